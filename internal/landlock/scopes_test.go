@@ -140,4 +140,3 @@ func TestScopesLetSignalsIn(t *testing.T) {
 		t.Errorf("ended by %v", s)
 	}
 }
-
