@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -232,11 +231,8 @@ func CloexecFrom(first uint) error {
 	return unix.CloseRange(first, ^uint(0)&0xffffffff, unix.CLOSE_RANGE_CLOEXEC)
 }
 
-// SplitLines cuts data at newlines; the last line must end in one.
-func SplitLines(data string) ([]string, bool) {
-	body, ok := strings.CutSuffix(data, "\n")
-	if !ok {
-		return nil, false
-	}
-	return strings.Split(body, "\n"), true
+// OpenRead opens a file for reading without following a link in its last
+// component and without waiting for the other end of a FIFO.
+func OpenRead(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 }
