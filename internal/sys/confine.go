@@ -2,6 +2,7 @@ package sys
 
 import (
 	"fmt"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -77,3 +78,54 @@ func LandlockRestrict(ruleset int) error {
 // Close closes a descriptor that no os.File owns: close(2). An error has no
 // remedy, the descriptor is gone all the same.
 func Close(fd int) { unix.Close(fd) }
+
+// OPath is O_PATH, open(2): a descriptor that names an object and opens nothing.
+const OPath = unix.O_PATH
+
+// OpenFor says whether f is open for reading and for writing (F_GETFL, fcntl(2)).
+func OpenFor(f *os.File) (read, write bool) {
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_PATH != 0 {
+		return false, false
+	}
+	mode := flags & unix.O_ACCMODE
+	return mode != unix.O_WRONLY, mode != unix.O_RDONLY
+}
+
+// DropCapabilities takes every capability from the calling thread, for good: the
+// bounding and ambient sets too (capabilities(7)). With no_new_privs set no
+// execve gives one back, also to a caller who is root.
+func DropCapabilities() error {
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl(PR_CAP_AMBIENT_CLEAR_ALL): %w", err)
+	}
+	for c := uintptr(0); ; c++ {
+		// EINVAL: past the last capability. EPERM: the caller has none that it
+		// could lose by execve, no_new_privs sees to the rest.
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			break
+		}
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capset(&hdr, &data[0]); err != nil {
+		return fmt.Errorf("capset: %w", err)
+	}
+	return nil
+}
+
+// KeyctlRefused says whether keyctl(2), which asks for nothing here, is refused
+// with EPERM, as a filter of package seccomp does; the kernel has another answer.
+func KeyctlRefused() bool {
+	_, _, e := unix.Syscall(unix.SYS_KEYCTL, ^uintptr(0), 0, 0)
+	return e == unix.EPERM
+}
+
+// SetSubreaper makes orphans among the descendants of this process its children:
+// PR_SET_CHILD_SUBREAPER, prctl(2).
+func SetSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl(PR_SET_CHILD_SUBREAPER): %w", err)
+	}
+	return nil
+}
