@@ -10,6 +10,7 @@ import (
 	"agent-sandbox/internal/bwrap"
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/execpath"
+	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/sandboxinit"
 )
@@ -51,12 +52,27 @@ func run(command []string) int {
 			{Kind: mountplan.RW, Path: cwd},
 		},
 	}
+	guard := os.Getenv("GUARD")
+	var k *keeper.Process
+	if guard != "" {
+		if k, err = keeper.Start(guard, "00000000"); err != nil {
+			p.Error(err)
+			return cli.LaunchFailed
+		}
+		defer k.Stop()
+	}
 	s, err := bwrap.Start(spec)
 	if err != nil {
 		p.Error(err)
 		return cli.LaunchFailed
 	}
-	if err := s.Go(); err != nil {
+	if k != nil {
+		err = k.Watch(s.InitPidfd)
+	}
+	if err == nil {
+		err = s.Go()
+	}
+	if err != nil {
 		p.Error(err)
 		s.Kill()
 		s.Wait()
