@@ -115,7 +115,7 @@ func dieWithParent() {
 		return
 	}
 	go func() {
-		sys.WaitExit(int(parent.Fd()))
+		sys.WaitReadable(int(parent.Fd()))
 		os.Exit(cli.Failed)
 	}()
 }

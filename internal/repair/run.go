@@ -516,7 +516,7 @@ type client struct {
 // start runs this binary again as a worker, with the descriptors that nsjoin
 // knows, and waits until it has entered.
 func (r *run) start(args []string, ns *os.File) (*client, error) {
-	here, there, err := sys.PacketPair()
+	here, there, err := sys.SocketPair()
 	if err != nil {
 		return nil, err
 	}

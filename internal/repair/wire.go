@@ -90,7 +90,7 @@ func send(sock int, v any, fds ...int) error {
 	if len(data) > maxPacket {
 		return fmt.Errorf("message of %d bytes", len(data))
 	}
-	return sys.SendPacket(sock, data, fds...)
+	return sys.Send(sock, data, fds...)
 }
 
 func closeAll(fds []int) {

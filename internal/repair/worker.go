@@ -31,7 +31,7 @@ func Work() error {
 	// Nothing of the session's files is to be created with fewer permissions
 	// than said, and no working directory held.
 	syscall.Umask(0)
-	if err := sys.SendPacket(w.sock, []byte(nsjoin.Joined)); err != nil {
+	if err := sys.Send(w.sock, []byte(nsjoin.Joined)); err != nil {
 		return err
 	}
 	buf := make([]byte, maxPacket)

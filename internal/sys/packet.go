@@ -6,27 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PacketPair is a connected pair of sockets that keep message boundaries and
-// carry descriptors.
-func PacketPair() (a, b int, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	return fds[0], fds[1], err
-}
-
-// SendPacket sends one message with the given descriptors.
-func SendPacket(sock int, data []byte, fds ...int) error {
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
-	}
-	for {
-		err := unix.Sendmsg(sock, data, oob, nil, unix.MSG_NOSIGNAL)
-		if err != unix.EINTR {
-			return err
-		}
-	}
-}
-
 // ReceivePacket receives one message into buf, and its descriptors. io.EOF
 // means that the other side is gone; a message that does not fit is an error.
 func ReceivePacket(sock int, buf []byte) (data []byte, fds []int, err error) {
@@ -62,15 +41,5 @@ func ReceivePacket(sock int, buf []byte) (data []byte, fds []int, err error) {
 			return nil, nil, unix.EMSGSIZE
 		}
 		return buf[:n], fds, nil
-	}
-}
-
-// WaitExit waits until the process of a pidfd ends.
-func WaitExit(pidfd int) {
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	for {
-		if _, err := unix.Poll(p, -1); err != unix.EINTR {
-			return
-		}
 	}
 }
