@@ -186,7 +186,7 @@ func Parse(data []byte) (Record, error) {
 		p.field("setting", func(v string) bool {
 			name, value, ok := strings.Cut(v, " ")
 			s, err := record.Unescape(value)
-			r.Settings = append(r.Settings, Setting{name, s})
+			r.Settings = append(r.Settings, Setting{Name: name, Value: s})
 			return ok && validName(name) && err == nil
 		})
 	}
