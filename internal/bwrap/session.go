@@ -29,8 +29,9 @@ type Session struct {
 	MountNS    uint64   // inode of the mount namespace
 	PIDNS      uint64   // inode of the pid namespace
 
-	control int // socket to sandbox-init
-	pidfd   int // of bwrap
+	owns    func(pgrp int) bool // whether a process group is the session's
+	control int                 // socket to sandbox-init
+	pidfd   int                 // of bwrap
 	signals chan os.Signal
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
@@ -72,33 +73,107 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		return nil, cli.WithHint(fmt.Errorf("cannot start bwrap: %d mounts make %d arguments, it takes %d", len(spec.Mounts), n, maxArgs),
 			"name common parent folders in the configuration instead of single entries")
 	}
+	var open files
+	defer open.close()
+	args, err1 := open.memfd("args", []byte(strings.Join(opts, "\x00")+"\x00"))
+	seccomp, err2 := open.memfd("seccomp", spec.Seccomp)
+	info, err3 := open.memfd("info", nil)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	p := Program{
+		Path: spec.Bwrap, Args: []string{"--args", "3", "--", InitPath},
+		Command: spec.Command, NProc: spec.NProc,
+		Before:    []*os.File{fdArgs - 3: args, fdSeccomp - 3: seccomp, fdInfo - 3: info},
+		DieWithUs: true,
+	}
+	for _, m := range copies(spec.Mounts) {
+		f, err := open.memfd("data", m.Content)
+		if err != nil {
+			return nil, err
+		}
+		p.After = append(p.After, f)
+	}
+	for _, e := range spec.Env {
+		if !loaderVariable(e) {
+			p.Env = append(p.Env, e)
+		}
+	}
+	return p.start(signals, func(s *Session, m *sys.Message) error {
+		s.readInfo(info)
+		if m == nil {
+			return nil
+		}
+		return s.identify(*m)
+	})
+}
+
+// A Program runs sandbox-init: bwrap, or what another backend has in its place.
+type Program struct {
+	Path    string
+	Args    []string
+	Env     []string
+	Command []string // for sandbox-init
+	NProc   string
+	// Before gets the descriptors from 3 to sandboxinit.First, After those from
+	// sandboxinit.First+sandboxinit.Descriptors on.
+	Before, After []*os.File
+	DieWithUs     bool // killed when the launcher is
+}
+
+// StartProgram is Start for a backend that has no pid namespace that can be told
+// from the host's, or none at all: InitPID, MountNS and PIDNS of the session
+// stay 0. An error of the program before sandbox-init has reported is what it
+// printed.
+func StartProgram(p Program) (*Session, error) {
+	s, err := p.start(catch(), func(s *Session, m *sys.Message) error {
+		s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
+		return nil
+	})
+	var f *failure
+	if errors.As(err, &f) {
+		text := f.text
+		if text == "" {
+			text = fmt.Sprintf("it ended with status %d and said nothing", status(f.status))
+		}
+		return nil, fmt.Errorf("cannot set up the sandbox: %s: %s", p.Path, text)
+	}
+	return s, err
+}
+
+// files are descriptors that are closed together.
+type files []*os.File
+
+func (open *files) close() {
+	for _, f := range *open {
+		f.Close()
+	}
+}
+
+func (open *files) memfd(name string, content []byte) (*os.File, error) {
+	f, err := sys.Memfd(name, content)
+	if err == nil {
+		*open = append(*open, f)
+	}
+	return f, err
+}
+
+// start starts p and waits until sandbox-init has reported, or p has ended; found
+// is called with the report, or nil where there was none.
+func (p Program) start(signals chan os.Signal, found func(*Session, *sys.Message) error) (*Session, error) {
 	if err := sys.CloexecFrom(3); err != nil {
 		return nil, err
 	}
-	var open []*os.File
-	defer func() {
-		for _, f := range open {
-			f.Close()
-		}
-	}()
-	memfd := func(name string, content []byte) (*os.File, error) {
-		f, err := sys.Memfd(name, content)
-		if err == nil {
-			open = append(open, f)
-		}
-		return f, err
-	}
+	var open files
+	defer open.close()
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	open = append(open, null)
-	args, err1 := memfd("args", []byte(strings.Join(opts, "\x00")+"\x00"))
-	seccomp, err2 := memfd("seccomp", spec.Seccomp)
-	info, err3 := memfd("info", nil)
-	command, err4 := memfd("command", sandboxinit.EncodeCommand(spec.NProc, spec.Command))
-	stderr, err5 := memfd("stderr", nil)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	command, err1 := open.memfd("command", sandboxinit.EncodeCommand(p.NProc, p.Command))
+	stderr, err2 := open.memfd("stderr", nil)
+	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	ours, theirs, err := sys.SocketPair()
@@ -111,36 +186,34 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 
 	// bwrap's own three: the monitor and pid 1 keep them as long as they live, so
 	// they must not be the caller's. It makes /dev/console of a terminal at 1.
-	files := []uintptr{
-		null.Fd(), terminalOr(null.Fd()), stderr.Fd(),
-		fdArgs: args.Fd(), fdSeccomp: seccomp.Fd(), fdInfo: info.Fd(),
-		fdInit: uintptr(theirs), fdInit + 1: command.Fd(), fdInit + 2: 0, fdInit + 3: 1, fdInit + 4: 2,
-	}
-	for _, m := range copies(spec.Mounts) {
-		f, err := memfd("data", m.Content)
-		if err != nil {
-			return nil, err
+	fds := []uintptr{null.Fd(), terminalOr(null.Fd()), stderr.Fd()}
+	for i := range sandboxinit.First - 3 {
+		fds = append(fds, null.Fd())
+		if i < len(p.Before) {
+			fds[3+i] = p.Before[i].Fd()
 		}
-		files = append(files, f.Fd())
 	}
-	var env []string
-	for _, e := range spec.Env {
-		if !loaderVariable(e) {
-			env = append(env, e)
-		}
+	fds = append(fds, uintptr(theirs), command.Fd(), 0, 1, 2)
+	for _, f := range p.After {
+		fds = append(fds, f.Fd())
 	}
 
 	s := &Session{control: ours, signals: signals, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
+	s.owns = func(pgrp int) bool {
+		ns, err := sys.NSInode(strconv.Itoa(pgrp), "pid")
+		return err == nil && ns == s.PIDNS
+	}
+	attr := &syscall.SysProcAttr{PidFD: &s.pidfd}
+	if p.DieWithUs {
+		attr.Pdeathsig = syscall.SIGKILL
+	}
 	started := make(chan error)
 	go func() {
 		// The death signal is tied to the thread that forks: this one waits
-		// for bwrap's end and lives as long.
+		// for the program's end and lives as long.
 		runtime.LockOSThread()
 		mask := sys.SetSigMask(sys.AllSignals())
-		pid, err := syscall.ForkExec(spec.Bwrap, []string{spec.Bwrap, "--args", "3", "--", InitPath}, &syscall.ProcAttr{
-			Env: env, Files: files,
-			Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: &s.pidfd},
-		})
+		pid, err := syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Env: p.Env, Files: fds, Sys: attr})
 		sys.SetSigMask(mask)
 		started <- err
 		if err != nil {
@@ -158,9 +231,9 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 	syscall.Close(theirs)
 	if err != nil {
 		syscall.Close(ours)
-		return nil, notStarted(spec.Bwrap, err)
+		return nil, notStarted(p.Path, err)
 	}
-	if err := s.awaitReady(info); err != nil {
+	if err := s.awaitReady(found); err != nil {
 		syscall.Close(ours)
 		return nil, err
 	}
@@ -179,7 +252,7 @@ func terminalOr(other uintptr) uintptr {
 
 // awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
 // came that ends a program.
-func (s *Session) awaitReady(info *os.File) error {
+func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
 	watched := make(chan struct{})
@@ -210,16 +283,17 @@ func (s *Session) awaitReady(info *os.File) error {
 		default:
 		}
 	}
-	s.readInfo(info)
-	if sig := interrupted.Load(); sig != 0 {
-		s.end()
-		return &Interrupted{syscall.Signal(sig)}
-	}
-	if err != nil || len(m.Data) == 0 {
-		return s.failure(s.end())
+	sig := interrupted.Load()
+	if sig != 0 || err != nil || len(m.Data) == 0 {
+		found(s, nil)
+		ws := s.end()
+		if sig != 0 {
+			return &Interrupted{syscall.Signal(sig)}
+		}
+		return s.failure(ws)
 	}
 	s.Supervisor = m.PID
-	if err := s.identify(m); err != nil {
+	if err := found(s, &m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
 	}
@@ -304,7 +378,7 @@ func (s *Session) Wait() int {
 	ws := s.end0()
 	close(done)
 	if t, ok := openTerminal(); ok {
-		t.takeBack(s.PIDNS)
+		t.takeBack(s.owns)
 		t.f.Close()
 	}
 	return status(ws)
@@ -326,7 +400,7 @@ func (s *Session) listen() {
 		}
 		// Of several reports only the last is still true.
 		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
-			stop(s.PIDNS)
+			stop(s.owns)
 			sys.Send(s.control, []byte{sandboxinit.Resume})
 		}
 	}

@@ -102,7 +102,7 @@ func (p *probe) check(abi int) error {
 	if !sys.KeyctlRefused() {
 		return errors.New("the system call filter lets keyctl through")
 	}
-	if abi < scopesABI {
+	if abi < ScopesABI {
 		return nil
 	}
 	s, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

@@ -50,7 +50,7 @@ func handled(abi int) uint64 {
 
 // scopes are the scopes that a version has.
 func scopes(abi int) uint64 {
-	if abi < scopesABI {
+	if abi < ScopesABI {
 		return 0
 	}
 	return scopeAbstractSocket | scopeSignal
@@ -123,7 +123,7 @@ func (r *Rules) fill(set int, all uint64, std []*os.File) error {
 		return nil
 	}
 	for _, rule := range r.Rules {
-		f, err := sys.OpenNoFollow(rule.Path, sys.OPath)
+		f, err := sys.OpenNoFollow(rule.Path, sys.O_PATH)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR) {
 			continue
 		}

@@ -59,6 +59,14 @@ const (
 // the command does not run.
 var Restrict = func() error { return nil }
 
+// Self is the path by which this binary can be executed in the session.
+var Self = Path
+
+// Subreaper says that there is no pid 1 in whose end everything ends: orphans of
+// the command come to this process (PR_SET_CHILD_SUBREAPER), which reaps them and
+// ends them with the session.
+var Subreaper = false
+
 // EncodeCommand makes the content of the command file.
 func EncodeCommand(nproc string, command []string) []byte {
 	return []byte(nproc + "\x00" + strings.Join(command, "\x00"))
@@ -115,7 +123,15 @@ func Main() int {
 		}
 	}
 	go s.listen()
-	return s.wait()
+	code := s.wait()
+	endOrphans()
+	return code
+}
+
+func endOrphans() {
+	if Subreaper {
+		sys.KillDescendants()
+	}
 }
 
 var deadly = []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
@@ -173,7 +189,7 @@ func (s *supervisor) fork(command []string, nproc string) error {
 	}
 	argv := command
 	if nproc != "" {
-		path, argv = Path, append([]string{Path, "limit", nproc, path}, command...)
+		path, argv = Self, append([]string{Path, "limit", nproc, path}, command...)
 	}
 	if err := Restrict(); err != nil {
 		return &setupError{err}
@@ -253,14 +269,18 @@ func exists(path string) bool {
 }
 
 // wait returns the command's status when it has ended, and tells the launcher of
-// stops until then. Orphans of the command go to bwrap's pid 1, which reaps them
-// and ends with this process.
+// stops until then. Orphans of the command go to pid 1, which reaps them and ends
+// with this process, unless this is a subreaper.
 func (s *supervisor) wait() int {
+	who := s.pid
+	if Subreaper {
+		who = -1
+	}
 	for {
 		var ws syscall.WaitStatus
-		_, err := syscall.Wait4(s.pid, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
+		pid, err := syscall.Wait4(who, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
 		switch {
-		case err == syscall.EINTR:
+		case err == syscall.EINTR || err == nil && pid != s.pid:
 		case err != nil:
 			return fail(fmt.Errorf("wait: %w", err))
 		case ws.Exited():
@@ -290,6 +310,7 @@ func (s *supervisor) listen() {
 	for {
 		m, err := sys.Recv(fdControl)
 		if err != nil || len(m.Data) == 0 {
+			endOrphans()
 			os.Exit(cli.LaunchFailed)
 		}
 		switch {

@@ -3,6 +3,7 @@ package sys
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -79,9 +80,6 @@ func LandlockRestrict(ruleset int) error {
 // remedy, the descriptor is gone all the same.
 func Close(fd int) { unix.Close(fd) }
 
-// OPath is O_PATH, open(2): a descriptor that names an object and opens nothing.
-const OPath = unix.O_PATH
-
 // OpenFor says whether f is open for reading and for writing (F_GETFL, fcntl(2)).
 func OpenFor(f *os.File) (read, write bool) {
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
@@ -128,4 +126,54 @@ func SetSubreaper() error {
 		return fmt.Errorf("prctl(PR_SET_CHILD_SUBREAPER): %w", err)
 	}
 	return nil
+}
+
+// Descends says whether process pid is ancestor or one of its descendants.
+func Descends(pid, ancestor int) bool {
+	for pid > 1 {
+		if pid == ancestor {
+			return true
+		}
+		st, err := ReadProcStat(pid)
+		if err != nil {
+			return false
+		}
+		pid = st.PPID
+	}
+	return false
+}
+
+// KillDescendants kills every child of the calling process, a subreaper, and the
+// orphans that come to it thereby, until there is none.
+func KillDescendants() {
+	for {
+		pids := children()
+		for _, pid := range pids {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		how := 0
+		if len(pids) == 0 {
+			how = unix.WNOHANG // one may have come while they were looked for
+		}
+		if _, err := unix.Wait4(-1, nil, how, nil); err != nil && err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// children are the processes whose parent is the calling process.
+func children() []int {
+	self := os.Getpid()
+	entries, _ := os.ReadDir("/proc")
+	var out []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if st, err := ReadProcStat(pid); err == nil && st.PPID == self {
+			out = append(out, pid)
+		}
+	}
+	return out
 }
