@@ -113,6 +113,7 @@ type Program struct {
 	Path    string
 	Args    []string
 	Env     []string
+	Dir     string   // working directory, empty for the caller's
 	Command []string // for sandbox-init
 	NProc   string
 	// Before gets the descriptors from 3 to sandboxinit.First, After those from
@@ -213,7 +214,7 @@ func (p Program) start(signals chan os.Signal, found func(*Session, *sys.Message
 		// for the program's end and lives as long.
 		runtime.LockOSThread()
 		mask := sys.SetSigMask(sys.AllSignals())
-		pid, err := syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Env: p.Env, Files: fds, Sys: attr})
+		pid, err := syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Dir: p.Dir, Env: p.Env, Files: fds, Sys: attr})
 		sys.SetSigMask(mask)
 		started <- err
 		if err != nil {

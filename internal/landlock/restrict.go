@@ -133,3 +133,23 @@ func touch(path string, flags int) error {
 	}
 	return err
 }
+
+// TryOut puts the calling thread, which is fit for nothing afterwards, under rules
+// that allow nothing, and says whether they hold.
+func TryOut() error {
+	set, err := new(Rules).Ruleset()
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	if err := sys.SetNoNewPrivs(); err != nil {
+		return err
+	}
+	if err := sys.LandlockRestrict(int(set.Fd())); err != nil {
+		return err
+	}
+	if err := touch("/", os.O_RDONLY|syscall.O_DIRECTORY); !errors.Is(err, fs.ErrPermission) {
+		return failed("a folder could be read", err)
+	}
+	return nil
+}

@@ -32,18 +32,12 @@ type Rule struct {
 	Access Access
 }
 
-// A Loss is a protection of the plan that rules cannot give.
-type Loss struct {
-	Text  string // what it is and where it was configured
-	Admin bool   // the admin's file asks for it: there is no session without it
-}
-
 // Rules is a mount plan as far as Landlock can give it.
 type Rules struct {
 	Rules  []Rule
 	Hidden []string // objects that no rule may grant under another name
 	Closed []string // folders granted entry by entry: nothing can be made directly in them
-	Losses []Loss
+	Losses []mountplan.Loss
 }
 
 // Lister reads folders of the host.
@@ -72,7 +66,7 @@ func FromPlan(h Lister, p *mountplan.Plan) (*Rules, error) {
 		root.add(m)
 		if m.Kind == mountplan.Data && m.Mode != mountplan.DataRO {
 			cause := p.Causes[m.Path]
-			b.out.Losses = append(b.out.Losses, Loss{fmt.Sprintf("%s: no private copy of %q, the host's file is shown read-only", cause.Text, m.Path), cause.Admin})
+			b.out.Losses = append(b.out.Losses, mountplan.Loss{Text: fmt.Sprintf("%s: no private copy of %q, the host's file is shown read-only", cause.Text, m.Path), Admin: cause.Admin})
 		}
 	}
 	if err := b.visit(root, hidden); err != nil {
@@ -273,7 +267,7 @@ func (b *rules) lost(n *node) {
 	if n.mode == hidden {
 		what = "can be seen and changed"
 	}
-	b.out.Losses = append(b.out.Losses, Loss{fmt.Sprintf("%s: %q %s, it lies in a writable folder", cause.Text, n.path, what), cause.Admin})
+	b.out.Losses = append(b.out.Losses, mountplan.Loss{Text: fmt.Sprintf("%s: %q %s, it lies in a writable folder", cause.Text, n.path, what), Admin: cause.Admin})
 }
 
 func sorted(m map[string]*node) []*node {

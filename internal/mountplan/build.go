@@ -67,6 +67,12 @@ type Cause struct {
 	Admin  bool   // the admin's file lists it
 }
 
+// A Loss is a protection of a plan that a backend cannot give.
+type Loss struct {
+	Text  string // what it is and where it was configured
+	Admin bool   // the admin's file asks for it: there is no session without it
+}
+
 // MaxSeed is the size in bytes up to which a file is seeded.
 const MaxSeed = 1 << 20
 

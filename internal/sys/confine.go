@@ -177,3 +177,17 @@ func children() []int {
 	}
 	return out
 }
+
+// ReadOnlyMount says whether the mount that shows path is read-only: statfs(2),
+// ST_RDONLY.
+func ReadOnlyMount(path string) (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return false, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return st.Flags&unix.ST_RDONLY != 0, nil
+}
+
+// MayWrite says whether the caller may write to the object, a socket among them:
+// access(2).
+func MayWrite(path string) bool { return unix.Access(path, unix.W_OK) == nil }
