@@ -74,7 +74,11 @@ func options(s Spec) []string {
 		a = append(a, "--seccomp", strconv.Itoa(fdSeccomp))
 	}
 	file := fdFiles
+	var late []string // tmpfs that become read-only when all below them is mounted
 	for _, m := range s.Mounts {
+		if m.Absent {
+			continue
+		}
 		switch m.Kind {
 		case mountplan.RO:
 			a = append(a, "--ro-bind", m.From(), m.Path)
@@ -83,10 +87,14 @@ func options(s Spec) []string {
 		case mountplan.Dev:
 			a = append(a, "--dev-bind", m.From(), m.Path)
 		case mountplan.Tmpfs:
-			if mode, ok := strings.CutPrefix(m.Options, "mode="); ok {
+			options, readOnly := strings.CutSuffix(m.Options, ",ro")
+			if mode, ok := strings.CutPrefix(options, "mode="); ok {
 				a = append(a, "--perms", mode)
 			}
 			a = append(a, "--tmpfs", m.Path)
+			if readOnly {
+				late = append(late, m.Path)
+			}
 		case mountplan.MaskFile:
 			a = append(a, "--ro-bind", s.DataDir+"/empty", m.Path)
 		case mountplan.MaskDir:
@@ -110,6 +118,10 @@ func options(s Spec) []string {
 		}
 	}
 	a = append(a, "--ro-bind", s.Init, InitPath)
+	// The root itself is a tmpfs of bwrap's, made only to hold mount points.
+	for _, p := range append(late, "/") {
+		a = append(a, "--remount-ro", p)
+	}
 	if s.Chdir != "" {
 		a = append(a, "--chdir", s.Chdir)
 	}

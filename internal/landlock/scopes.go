@@ -14,8 +14,8 @@ import (
 // text has the version there is.
 var ErrUnsupported = errors.New("not supported by this kernel's landlock")
 
-// scopesABI is the first version with scopes: Linux 6.12.
-const scopesABI = 6
+// ScopesABI is the first version with scopes: Linux 6.12.
+const ScopesABI = 6
 
 const (
 	scopeAbstractSocket = 1 << 0 // LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
@@ -41,8 +41,8 @@ func RestrictScopes() error {
 	if err != nil {
 		return err
 	}
-	if abi < scopesABI {
-		return fmt.Errorf("scopes of abstract sockets and signals: %w (version %d, need %d)", ErrUnsupported, abi, scopesABI)
+	if abi < ScopesABI {
+		return fmt.Errorf("scopes of abstract sockets and signals: %w (version %d, need %d)", ErrUnsupported, abi, ScopesABI)
 	}
 	fd, err := sys.LandlockRuleset(0, 0, scopeAbstractSocket|scopeSignal)
 	if err != nil {
@@ -53,4 +53,14 @@ func RestrictScopes() error {
 		return err
 	}
 	return sys.LandlockRestrict(fd)
+}
+
+// RestrictWhereScoped is RestrictScopes where the kernel has scopes; where it has
+// none, which the launcher has warned of, it does nothing.
+func RestrictWhereScoped() error {
+	err := RestrictScopes()
+	if errors.Is(err, ErrUnsupported) {
+		return nil
+	}
+	return err
 }

@@ -86,3 +86,10 @@ func (g *Registry) sweep(others []*Registry, id string, here Here) (*Entry, erro
 	}
 	return nil, g.End(others, id)
 }
+
+// CloseAll closes the registries of entries.
+func CloseAll(entries []Entry) {
+	for _, e := range entries {
+		e.Registry.Close()
+	}
+}
