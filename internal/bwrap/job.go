@@ -22,10 +22,14 @@ var forwarded = []os.Signal{
 // a closed standard error, a file above the limit.
 var dropped = []os.Signal{syscall.SIGPIPE, syscall.SIGXFSZ}
 
-// catch receives the signals meant for the command. What the caller ignored
-// (nohup's SIGHUP, the SIGINT of a shell's background job) stays ignored, here
-// and in the command.
-func catch() chan os.Signal {
+// Catch receives, from now on, the signals meant for the command; Start calls it
+// too. A launcher calls it before it makes anything that it must tidy up: a signal
+// that comes before the command runs then ends Start with Interrupted. What the
+// caller ignored (nohup's SIGHUP, the SIGINT of a shell's background job) stays
+// ignored, here and in the command.
+func Catch() { catch() }
+
+var catch = sync.OnceValue(func() chan os.Signal {
 	c := make(chan os.Signal, 64)
 	ignored := signal.Ignored(syscall.SIGINT)
 	for _, s := range forwarded {
@@ -40,7 +44,7 @@ func catch() chan os.Signal {
 	}
 	signal.Notify(c, dropped...)
 	return c
-}
+})
 
 func isDropped(s os.Signal) bool {
 	for _, d := range dropped {

@@ -153,7 +153,7 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		if err != nil {
 			return
 		}
-		ws, _ := sys.Reap(pid)
+		ws, _ := sys.WaitChild(pid)
 		s.exited <- ws
 	}()
 	err = <-started
@@ -358,7 +358,7 @@ func (s *Session) end0() syscall.WaitStatus {
 	syscall.Close(s.pidfd)
 	if s.InitPidfd != nil {
 		sys.PidfdSignal(s.InitPidfd, syscall.SIGKILL)
-		sys.Reap(s.InitPID)
+		sys.WaitChild(s.InitPID)
 	}
 	return ws
 }
@@ -366,16 +366,11 @@ func (s *Session) end0() syscall.WaitStatus {
 // killOrphans ends what a killed bwrap left before it told of its child: that
 // waits for a word of bwrap, without a death signal, for ever.
 func killOrphans() {
-	tasks, _ := os.ReadDir("/proc/self/task")
-	for _, t := range tasks {
-		children, _ := os.ReadFile("/proc/self/task/" + t.Name() + "/children")
-		for _, child := range strings.Fields(string(children)) {
-			name, err := os.ReadFile("/proc/" + child + "/comm")
-			pid, err2 := strconv.Atoi(child)
-			if err == nil && err2 == nil && strings.TrimSpace(string(name)) == "bwrap" {
-				syscall.Kill(pid, syscall.SIGKILL)
-				sys.Reap(pid)
-			}
+	for _, pid := range sys.Children() {
+		name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+		if err == nil && strings.TrimSpace(string(name)) == "bwrap" {
+			syscall.Kill(pid, syscall.SIGKILL)
+			sys.WaitChild(pid)
 		}
 	}
 }

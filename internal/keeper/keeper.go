@@ -106,7 +106,7 @@ func (p *Process) Send(message string) error { return sys.Send(p.sock, []byte(me
 // reaps it.
 func (p *Process) Stop() {
 	syscall.Kill(p.PID, syscall.SIGKILL)
-	sys.Reap(p.PID)
+	sys.WaitChild(p.PID)
 	syscall.Close(p.sock)
 	p.stderr.Close()
 }

@@ -168,8 +168,7 @@ func (s *supervisor) fork(command []string, nproc string) error {
 	if nproc != "" {
 		path, argv = Path, append([]string{Path, "limit", nproc, path}, command...)
 	}
-	// Where the kernel cannot, the launcher has said so.
-	if err := landlock.RestrictScopes(); err != nil && !errors.Is(err, landlock.ErrUnsupported) {
+	if err := landlock.RestrictWhereScoped(); err != nil {
 		return &setupError{err}
 	}
 	// The child starts with this thread's mask.

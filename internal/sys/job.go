@@ -238,8 +238,8 @@ func BecomeSubreaper() error {
 	return nil
 }
 
-// Reap waits for the end of a child: wait4(2). ok is false where pid is no child.
-func Reap(pid int) (ws syscall.WaitStatus, ok bool) {
+// WaitChild waits for the end of a child: wait4(2). ok is false where pid is no child.
+func WaitChild(pid int) (ws syscall.WaitStatus, ok bool) {
 	_, err := retry(func() (int, error) { return syscall.Wait4(pid, &ws, 0, nil) })
 	return ws, err == nil
 }
