@@ -197,7 +197,7 @@ func (r *run) one(op Op) (answer, error) {
 		}
 		fds = []int{fd}
 	}
-	fd, err := sys.OpenPath(sys.AtCwd, object)
+	fd, err := sys.OpenPathBelow(sys.AtCwd, object)
 	switch {
 	case err == nil:
 		defer syscall.Close(fd)

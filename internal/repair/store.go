@@ -61,7 +61,7 @@ func openStore() (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("tmpfs: %w", err)
 	}
-	root, err := sys.OpenPath(sys.AtCwd, "/")
+	root, err := sys.OpenPathBelow(sys.AtCwd, "/")
 	if err != nil {
 		return -1, err
 	}

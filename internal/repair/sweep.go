@@ -53,7 +53,7 @@ func (w *worker) detach(name string) answer {
 		return a
 	}
 	dir, base := path.Split(name)
-	parent, err := sys.OpenPath(sys.AtCwd, path.Clean(dir))
+	parent, err := sys.OpenPathBelow(sys.AtCwd, path.Clean(dir))
 	if err != nil {
 		return failed("cannot open the folder above it", err)
 	}
@@ -127,7 +127,7 @@ func (w *worker) enforceRevoked(m mountinfo.Mount) answer {
 
 // enforceCovered mounts the protection over the object where it shows at name.
 func (w *worker) enforceCovered(g protection, name string) answer {
-	fd, err := sys.OpenPath(sys.AtCwd, name)
+	fd, err := sys.OpenPathBelow(sys.AtCwd, name)
 	if err != nil {
 		return answer{Status: OK}
 	}
@@ -264,7 +264,7 @@ func climb(fd int, o sys.Object) (int, error) {
 			syscall.Close(at)
 			return -1, syscall.ENOTDIR
 		}
-		up, err := sys.OpenPath(at, "..")
+		up, err := sys.OpenPathBelow(at, "..")
 		syscall.Close(at)
 		if err != nil {
 			return -1, err
@@ -298,7 +298,7 @@ func (w *worker) within(fd int, o, obj sys.Object) bool {
 			// that file system, so it may be.
 			return !o.IsDir() && !o.MountRoot
 		}
-		up, err := sys.OpenPath(at, "..")
+		up, err := sys.OpenPathBelow(at, "..")
 		if err != nil {
 			return true
 		}
@@ -345,7 +345,7 @@ func (w *worker) holderCovered(g protection, fd int, o sys.Object, m mountinfo.M
 	}
 	defer func() { syscall.Close(at) }()
 	for !mountplan.Under(string(g.Path), common) {
-		up, err := sys.OpenPath(at, "..")
+		up, err := sys.OpenPathBelow(at, "..")
 		if err != nil {
 			return ok
 		}
@@ -357,7 +357,7 @@ func (w *worker) holderCovered(g protection, fd int, o sys.Object, m mountinfo.M
 		}
 		common = path.Dir(common)
 	}
-	down, err := sys.OpenPath(at, rel(string(g.Path), common))
+	down, err := sys.OpenPathBelow(at, rel(string(g.Path), common))
 	if err != nil {
 		return ok
 	}

@@ -130,7 +130,7 @@ func (w *worker) find(path string) (place, error) {
 	if err := w.read(); err != nil {
 		return place{}, err
 	}
-	fd, err := sys.OpenPath(sys.AtCwd, path)
+	fd, err := sys.OpenPathBelow(sys.AtCwd, path)
 	if err != nil {
 		return place{}, err
 	}
@@ -328,7 +328,7 @@ func (w *worker) hostMounts(p place, host []hostMount) []mountinfo.Mount {
 
 // child opens the root of a mount that is uncovered at its mount point.
 func (w *worker) child(m mountinfo.Mount) (int, error) {
-	fd, err := sys.OpenPath(sys.AtCwd, m.Point)
+	fd, err := sys.OpenPathBelow(sys.AtCwd, m.Point)
 	if err != nil {
 		return -1, err
 	}
@@ -429,7 +429,7 @@ func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 			syscall.Close(old)
 			continue
 		}
-		cp, err := sys.OpenPath(clone, rel(m.Point, p.path))
+		cp, err := sys.OpenPathBelow(clone, rel(m.Point, p.path))
 		if err != nil {
 			syscall.Close(old)
 			return failed("cannot follow the clone", err)
@@ -453,7 +453,7 @@ func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 			continue
 		}
 		// EPERM: read-only on the host, and stays so, as at launch.
-		if c, err := sys.OpenPath(clone, rel(m.Point, p.path)); err == nil {
+		if c, err := sys.OpenPathBelow(clone, rel(m.Point, p.path)); err == nil {
 			sys.SetAttr(c, 0, sys.AttrReadOnly, false)
 			syscall.Close(c)
 		}
@@ -589,7 +589,7 @@ func (w *worker) swap(req request, p place, fds []int) answer {
 		}
 	}
 	parent, name := path.Split(p.path)
-	dir, err := sys.OpenPath(sys.AtCwd, path.Clean(parent))
+	dir, err := sys.OpenPathBelow(sys.AtCwd, path.Clean(parent))
 	if err != nil {
 		return failed("cannot open the folder above it", err)
 	}
@@ -606,7 +606,7 @@ func (w *worker) swap(req request, p place, fds []int) answer {
 		return failed("cannot take the old mount away", err)
 	}
 	w.table = nil
-	under, err := sys.OpenPath(dir, name)
+	under, err := sys.OpenPathBelow(dir, name)
 	if err != nil {
 		return failed("cannot open what is under the old mount", err)
 	}
@@ -619,7 +619,7 @@ func (w *worker) swap(req request, p place, fds []int) answer {
 
 // clone makes a detached mount of a host's object, in a source worker.
 func (w *worker) clone(req request) (answer, []int) {
-	fd, err := sys.OpenPath(sys.AtCwd, string(req.From))
+	fd, err := sys.OpenPathBelow(sys.AtCwd, string(req.From))
 	if err != nil {
 		return failed("cannot open it on the host", err), nil
 	}
