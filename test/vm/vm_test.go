@@ -105,3 +105,39 @@ func TestExpect(t *testing.T) {
 		})
 	}
 }
+
+// The runner itself: status, what comes back after a time limit, and no pass for
+// a machine that never reached main.
+func TestRunner(t *testing.T) {
+	harness.Need(t, os.Getuid() == 0, "building the guest needs root")
+	for _, c := range []struct {
+		name, main, left string
+		options          []string
+		status           int
+	}{
+		{"status of main", "echo seen; echo left >out/f; exit 7", "left\n", nil, 7},
+		{"time limit", "echo seen; echo left >out/f; sync; sleep 1000", "left\n", []string{"--timeout", "40"}, 125},
+		{"crash", "echo seen; echo left >out/f; sync; echo c >/proc/sysrq-trigger", "left\n", nil, 125},
+		{"systemd", "systemctl is-system-running --wait >out/f; echo seen", "running\n", []string{"--systemd"}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "main"), []byte("#!/bin/sh\n"+c.main+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("./run", append(c.options, dir)...)
+			var said bytes.Buffer
+			cmd.Stderr = &said
+			out, err := cmd.Output()
+			if got := cmd.ProcessState.ExitCode(); got != c.status {
+				t.Errorf("status %d, not %d (%v); stderr %s", got, c.status, err, said.Bytes())
+			}
+			if string(out) != "seen\n" {
+				t.Errorf("standard output %q", out)
+			}
+			if left, _ := os.ReadFile(filepath.Join(dir, "out/f")); string(left) != c.left {
+				t.Errorf("out/f is %q, not %q", left, c.left)
+			}
+		})
+	}
+}
