@@ -3,6 +3,8 @@
 // narrowed by the admin's rules. See agent-sandbox.conf(5).
 package config
 
+import "strings"
+
 // Type of a variable.
 type Type int
 
@@ -55,6 +57,7 @@ const (
 	Absolute      // must be absolute, `~` and variables are expanded by bash
 	Home          // relative to $HOME (an absolute path below $HOME is taken too)
 	Project       // relative to the project dir
+	Device        // globs below /dev
 )
 
 // Origin is where a value came from: a file and, where bash can tell, a line.
@@ -72,6 +75,10 @@ type Entry struct {
 
 // Settings are the validated values of all variables. Use the accessors; a name
 // that is not in Vars panics, since it is a mistake in the program.
+//
+// After Load and Result.ApplyLaunch the paths are checked: Absolute entries are
+// absolute and clean, Home and Project entries relative and clean, without `..`
+// and without duplicates.
 type Settings struct {
 	values map[string][]Entry
 }
@@ -114,20 +121,97 @@ func (s *Settings) Set(name string, entries []Entry) {
 
 // Lookup finds a variable by name.
 func Lookup(name string) (Var, bool) {
-	for _, v := range Vars {
-		if v.Name == name {
-			return v, true
-		}
+	i, ok := varIndex[name]
+	if !ok {
+		return Var{}, false
 	}
-	return Var{}, false
+	return Vars[i], true
 }
 
-func mustVar(name string) {
-	if _, ok := Lookup(name); !ok {
+func mustVar(name string) Var {
+	v, ok := Lookup(name)
+	if !ok {
 		panic("config: no variable " + name)
 	}
+	return v
 }
 
+var varIndex = func() map[string]int {
+	m := make(map[string]int, len(Vars))
+	for i, v := range Vars {
+		m[v.Name] = i
+	}
+	return m
+}()
+
+var (
+	boolFalseStricter = []string{"true", "false"}
+	boolTrueStricter  = []string{"false", "true"}
+	boolValues        = boolTrueStricter
+)
+
 // Vars lists every variable, in the order in which `agent-sandbox config` and the
-// record have them. Filled from config-reference.md.
-var Vars []Var
+// record have them. Source: config-reference.md, agent-sandbox.conf(5).
+var Vars = []Var{
+	// ALLOWED_PROJECT_PARENTS has $HOME as its default: Load puts it in.
+	{Name: "ALLOWED_PROJECT_PARENTS", Rule: Narrows, Reload: Immediate, Paths: Absolute},
+	{Name: "READONLY_MOUNTS", Paths: Absolute,
+		Default: words("/usr /lib /lib32 /lib64 /bin /sbin /etc /opt /nix /snap")},
+	{Name: "EXTRA_WRITABLE_PATHS", Paths: Absolute},
+	{Name: "DENIED_WRITABLE_PATHS", Rule: AdminOnly, Paths: Absolute},
+	{Name: "EXTRA_BLOCKED_PATHS", Rule: Pinned, Paths: Absolute},
+	{Name: "BLOCKED_FILES", Rule: Pinned, Paths: Absolute},
+	{Name: "HOME_ACCESS", Type: Enum, Values: words("restricted tmpwrite read write"), Default: words("tmpwrite"), Env: true},
+	{Name: "HOME_READONLY", Paths: Home,
+		Default: words(".bashrc .bash_profile .profile .zshrc .zprofile .inputrc .vimrc .vim .tmux.conf .dircolors .gitconfig" +
+			" .config/git .local/bin .local/share/pipx .npm-global .nvm .cargo .rustup go .condarc .mambarc micromamba .linuxbrew")},
+	{Name: "HOME_WRITABLE", Paths: Home, Default: words(".cache")},
+	{Name: "HOME_SEEDED_FILES", Reload: Launch, Paths: Home, Default: words(".gitconfig")},
+	{Name: "SANDBOX_ENV", Reload: Launch, Secret: true},
+	{Name: "BLOCKED_ENV_VARS", Rule: Pinned, Reload: Launch,
+		Default: words("GITHUB_PAT DATABASE_URL PGPASSWORD MYSQL_PWD MONGO_URI REDIS_URL GOOGLE_APPLICATION_CREDENTIALS KRB5CCNAME" +
+			" DBUS_SESSION_BUS_ADDRESS OLDPWD TMUX TMUX_PANE SLURM_CONF SLURM_CONFIG_DIR BASH_ENV ENV")},
+	{Name: "BLOCKED_ENV_PATTERNS", Rule: Pinned, Reload: Launch,
+		Default: words("SSH_* *_TOKEN *_SECRET *_PASSWORD *_CREDENTIAL *_CREDENTIALS *_API_KEY *_SECRET_KEY *_PRIVATE_KEY AWS_*" +
+			" AMAZON_* EC2_* AZURE_* MSAL_* GCP_* GCLOUD_* GOOGLE_CLOUD_* VAULT_* KUBECONFIG KUBE_* SLURM_JWT DOCKER_* REGISTRY_* CI_*" +
+			" GITLAB_* JENKINS_* BUILDKITE_* CIRCLECI_* *password*/i")},
+	{Name: "ALLOWED_ENV_VARS", Reload: Launch,
+		Default: words("ANTHROPIC_API_KEY OPENAI_API_KEY CODEX_API_KEY GEMINI_API_KEY GOOGLE_API_KEY")},
+	{Name: "DEVICES", Reload: Launch, Paths: Device,
+		Default: words("/dev/nvidia* /dev/nvidia-uvm /dev/nvidia-uvm-tools /dev/nvidia-modeset /dev/nvidiactl")},
+	{Name: "DEVICES_BLACKLIST", Rule: Pinned, Reload: Launch, Paths: Device,
+		Default: words("/dev/mem /dev/kmem /dev/port /dev/pts /dev/sd* /dev/nvme* /dev/vd* /dev/dm-* /dev/loop*")},
+	{Name: "SANDBOX_BACKEND", Type: Enum, Values: words("auto bwrap firejail landlock"), Default: words("auto"), Reload: Launch, Env: true},
+	{Name: "PRIVATE_TMP", Type: Bool, Values: boolTrueStricter, Default: words("true"), Rule: HardenOnly, Reload: Launch, Env: true},
+	{Name: "PRIVATE_IPC", Type: Bool, Values: boolTrueStricter, Default: words("true"), Rule: HardenOnly, Reload: Launch, Env: true},
+	{Name: "FILTER_PASSWD", Type: Bool, Values: boolTrueStricter, Default: words("true"), Rule: HardenOnly, Reload: Launch, Env: true},
+	{Name: "NESTED_SANDBOX", Type: Bool, Values: boolFalseStricter, Default: words("false"), Rule: HardenOnly, Reload: Launch},
+	{Name: "SANDBOX_NPROC_LIMIT", Type: Integer, Reload: Launch, Env: true},
+	{Name: "SANDBOX_QUIET", Type: Bool, Values: boolValues, Default: words("false"), Reload: Immediate, Env: true},
+	{Name: "PROJECT_READONLY", Paths: Project, Default: words(".git/hooks .git/config")},
+	{Name: "AUTOMOUNT_ROOTS", Reload: Launch, Paths: Absolute},
+	{Name: "MOUNT_GUARD", Type: Enum, Values: words("repair warn off"), Default: words("repair"), Reload: Launch, Env: true},
+	{Name: "MOUNT_GUARD_REBIND", Type: Bool, Values: boolValues, Default: words("true"), Reload: Launch, Env: true},
+	{Name: "ENABLED_AGENTS", Reload: Launch, Default: words("claude codex gemini")},
+	{Name: "SUPPRESS_AGENT_WARNINGS", Reload: Immediate},
+	{Name: "NETWORK_FILTER_MODE", Type: Enum, Values: words("open filtered proxied isolated"), Default: words("open"),
+		Rule: HardenOnly, Reload: Launch, Env: true},
+	{Name: "NETWORK_FILTER_FALLBACK", Type: Enum, Values: words("open stricter strict"), Default: words("strict"),
+		Rule: HardenOnly, Reload: Launch},
+	// Hosts cover their subdomains; a bare number is a port of any host.
+	{Name: "NETWORK_BLOCKLIST", Rule: Pinned, Reload: Launch,
+		Default: words("25 465 587 2525 853" +
+			" pastebin.com paste.ee paste.rs hastebin.com dpaste.com dpaste.org ix.io sprunge.us termbin.com 0x0.st rentry.co" +
+			" controlc.com ghostbin.com privatebin.net transfer.sh file.io" +
+			" webhook.site requestbin.com pipedream.net hookbin.com beeceptor.com requestcatcher.com interact.sh oast.pro" +
+			" dns.google cloudflare-dns.com one.one.one.one dns.quad9.net doh.opendns.com dns.adguard.com dns.nextdns.io")},
+	{Name: "NETWORK_BLOCKLIST_EXCEPT", Reload: Launch},
+	{Name: "NETWORK_MAIL_BLOCK", Type: Enum, Values: words("off auto on"), Default: words("auto"), Rule: HardenOnly, Reload: Launch, Env: true},
+	{Name: "SLURM_SCOPE", Type: Enum, Values: words("session project user none"), Default: words("project"), Reload: Launch, Env: true},
+	{Name: "CHAPERON", Type: Enum, Values: words("off auto on"), Default: words("auto"), Rule: HardenOnly, Reload: Launch},
+	{Name: "CHAPERON_LOG_LEVEL", Type: Enum, Values: words("debug info warn error"), Default: words("info"), Reload: Launch},
+	{Name: "CHAPERON_LOG_RETAIN_DAYS", Type: Integer, Default: words("7"), Reload: Launch},
+	{Name: "SANDBOX_MODULES", Reload: Launch},
+}
+
+func words(s string) []string { return strings.Fields(s) }
