@@ -9,6 +9,7 @@ LIBEXECDIR  = $(PREFIX)/libexec/agent-sandbox
 DATADIR     = $(PREFIX)/share/agent-sandbox
 MANDIR      = $(PREFIX)/share/man
 COMPDIR     = $(PREFIX)/share/bash-completion/completions
+UNITDIR     = $(PREFIX)/lib/systemd/system
 SYSCONFDIR ?= /etc
 # Where the binaries look for what does not lie beside them; packages build with /usr.
 RUNPREFIX  ?= $(PREFIX)
@@ -31,7 +32,7 @@ all: build
 
 build: $(BIN:%=build/%)
 
-.PHONY: all build deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
+.PHONY: all build package deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
 
 # The Go tool knows what is up to date; make always asks it.
 $(patsubst %,build/%,$(filter-out $(CGO),$(BIN))):
@@ -43,6 +44,25 @@ $(patsubst %,build/%,$(filter $(CGO),$(BIN))):
 # What a fresh Debian 12 with git, make and Go lacks.
 deps:
 	test/deps
+
+# Needs `make build`. The daemon's unit is neither enabled nor started here; the package does that.
+INSTALL = install -D -m
+install:
+	for p in $(USERBIN); do $(INSTALL) 755 build/$$p $(DESTDIR)$(BINDIR)/$$p || exit 1; done
+	for p in $(ROOTBIN); do $(INSTALL) 755 build/$$p $(DESTDIR)$(SBINDIR)/$$p || exit 1; done
+	for p in $(HELPERS); do $(INSTALL) 755 build/$$p $(DESTDIR)$(LIBEXECDIR)/$$p || exit 1; done
+	for m in man/*.[1-8]; do $(INSTALL) 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}/$${m#man/} || exit 1; done
+	for c in completions/*; do $(INSTALL) 644 $$c $(DESTDIR)$(COMPDIR)/$${c#completions/} || exit 1; done
+	cd share && find . -type f -exec $(INSTALL) 644 {} $(DESTDIR)$(DATADIR)/{} \;
+
+# What install would put there, whatever that is by now, and the folders that are empty then.
+uninstall:
+	tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && $(MAKE) -s install DESTDIR="$$tmp" && cd "$$tmp" && \
+	find . ! -type d | while read -r f; do rm -f "$(DESTDIR)/$$f"; done && \
+	find . -depth -mindepth 1 -type d | while read -r d; do rmdir "$(DESTDIR)/$$d" 2>/dev/null || :; done
+
+package:
+	scripts/package
 
 check: deps build lint
 	MUST_WORK=1 $(GO) test -count=1 -timeout 60m ./...
