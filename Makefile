@@ -48,18 +48,19 @@ deps:
 # Needs `make build`. The daemon's unit is neither enabled nor started here; the package does that.
 INSTALL = install -D -m
 install:
-	for p in $(USERBIN); do $(INSTALL) 755 build/$$p $(DESTDIR)$(BINDIR)/$$p || exit 1; done
-	for p in $(ROOTBIN); do $(INSTALL) 755 build/$$p $(DESTDIR)$(SBINDIR)/$$p || exit 1; done
-	for p in $(HELPERS); do $(INSTALL) 755 build/$$p $(DESTDIR)$(LIBEXECDIR)/$$p || exit 1; done
+	for p in $(filter $(BIN),$(USERBIN)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(BINDIR)/$$p || exit 1; done
+	for p in $(filter $(BIN),$(ROOTBIN)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(SBINDIR)/$$p || exit 1; done
+	for p in $(filter $(BIN),$(HELPERS)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(LIBEXECDIR)/$$p || exit 1; done
 	for m in man/*.[1-8]; do $(INSTALL) 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}/$${m#man/} || exit 1; done
 	for c in completions/*; do $(INSTALL) 644 $$c $(DESTDIR)$(COMPDIR)/$${c#completions/} || exit 1; done
 	cd share && find . -type f -exec $(INSTALL) 644 {} $(DESTDIR)$(DATADIR)/{} \;
 
-# What install would put there, whatever that is by now, and the folders that are empty then.
+# What install would put there, whatever that is by now, but the configuration of the admin.
 uninstall:
-	tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && $(MAKE) -s install DESTDIR="$$tmp" && cd "$$tmp" && \
+	tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && $(MAKE) -s install DESTDIR="$$tmp" SYSCONFDIR=/.conf && cd "$$tmp" && \
+	rm -rf .conf && \
 	find . ! -type d | while read -r f; do rm -f "$(DESTDIR)/$$f"; done && \
-	find . -depth -mindepth 1 -type d | while read -r d; do rmdir "$(DESTDIR)/$$d" 2>/dev/null || :; done
+	find . -depth -type d -path '*agent-sandbox*' | while read -r d; do rmdir "$(DESTDIR)/$$d" 2>/dev/null || :; done
 
 package:
 	scripts/package
