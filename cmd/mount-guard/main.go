@@ -10,13 +10,13 @@ import (
 	"agent-sandbox/internal/keeper"
 )
 
-const usage = `usage: mount-guard ID
+const usage = `usage: mount-guard RECORD
 
-Started by agent-sandbox for the session ID, with a socket at descriptor 3: ends
-the sandbox when the launcher is gone.
+Started by agent-sandbox for the session whose record will be the file RECORD,
+with a socket at descriptor 3: ends the sandbox when the launcher is gone.
 
 Example:
-  mount-guard 3fa9c1d2
+  mount-guard /run/user/1000/agent-sandbox/sessions/3fa9c1d2
 `
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"agent-sandbox/internal/agents"
 	"agent-sandbox/internal/bwrap"
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/config"
@@ -121,7 +122,7 @@ func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, e
 	if err != nil {
 		return 0, err
 	}
-	guard, err := keeper.Start(guardPath, r.reg.Path, r.id)
+	guard, err := keeper.Start(guardPath, r.reg.File(r.id))
 	if err != nil {
 		return 0, err
 	}
@@ -195,7 +196,7 @@ func (r *run) spec() (bwrap.Spec, error) {
 		r.p.Warn("abstract unix sockets (X11, D-Bus, container runtimes) and processes outside can be reached: the kernel's landlock has no scopes (Linux 6.12); NETWORK_FILTER_MODE=isolated closes the sockets")
 	}
 	var removed []string
-	spec.Env, removed = environ.Filter(os.Environ(), r.Config)
+	spec.Env, removed = environ.Filter(os.Environ(), s)
 	for _, a := range r.Config.Agents {
 		if a.Starts(r.req.Command[0]) {
 			if w := a.Warning(r.User.Home, removed); w != "" {
@@ -203,6 +204,7 @@ func (r *run) spec() (bwrap.Spec, error) {
 			}
 		}
 	}
+	spec.Env = agents.Environ(spec.Env, r.Config.Agents, r.User.Home)
 	spec.Env = append(spec.Env, "SANDBOX_ACTIVE=1", "SANDBOX_BACKEND=bwrap", "SANDBOX_PROJECT_DIR="+r.Project)
 	return spec, nil
 }
