@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"agent-sandbox/internal/cli"
+	"agent-sandbox/internal/mountop"
 	"agent-sandbox/internal/nsjoin"
 	"agent-sandbox/internal/repair"
 	"agent-sandbox/internal/sys"
@@ -61,7 +62,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return cli.Usage
 	}
 	dieWithParent()
-	ops, errs, err := repair.ReadOps(stdin)
+	ops, errs, err := mountop.ReadOps(stdin)
 	if err != nil {
 		p.Errorf("cannot read the operations: %w", err)
 		return cli.Usage

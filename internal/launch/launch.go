@@ -23,6 +23,7 @@ import (
 	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/landlock"
 	"agent-sandbox/internal/layout"
+	"agent-sandbox/internal/mountop"
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/seccomp"
 	"agent-sandbox/internal/session"
@@ -300,12 +301,12 @@ func (r *run) private(rec session.Record) error {
 	if !shared {
 		return nil
 	}
-	op := "private /"
-	for _, root := range r.settings().Strings("AUTOMOUNT_ROOTS") {
-		op += "\t" + root
-	}
-	return session.Repair(rec, []string{op})
+	op := mountop.Op{Do: mountop.Private, Path: "/", Skip: r.settings().Strings("AUTOMOUNT_ROOTS")}
+	return mountop.All(rec.Target(), []mountop.Op{op}, privateTimeout)
 }
+
+// privateTimeout bounds the step between start and command; it takes milliseconds.
+const privateTimeout = 30 * time.Second
 
 // banner tells a person at a terminal what the session may do.
 func (r *run) banner() {

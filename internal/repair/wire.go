@@ -15,15 +15,34 @@ import (
 	"fmt"
 	"syscall"
 
+	"agent-sandbox/internal/mountop"
 	"agent-sandbox/internal/sys"
 )
 
-// Results of an operation, the first word of its line.
+// The line format is mountop's.
+type (
+	Op     = mountop.Op
+	Result = mountop.Result
+)
+
 const (
-	OK          = "ok"
-	Busy        = "busy"
-	Refused     = "refused"
-	Unsupported = "unsupported"
+	OK          = mountop.OK
+	Busy        = mountop.Busy
+	Refused     = mountop.Refused
+	Unsupported = mountop.Unsupported
+
+	opRO        = mountop.RO
+	opRW        = mountop.RW
+	opMaskFile  = mountop.MaskFile
+	opMaskDir   = mountop.MaskDir
+	opData      = mountop.Data
+	opDev       = mountop.Dev
+	opTmpfs     = mountop.Tmpfs
+	opPrivate   = mountop.Private
+	opRemountRO = mountop.RemountRO
+	opRemountRW = mountop.RemountRW
+	opDetach    = mountop.Detach
+	opKeep      = mountop.Keep
 )
 
 // maxPacket bounds a message: below the default limit of a socket buffer

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"agent-sandbox/internal/mountop"
 	"agent-sandbox/internal/sys"
 )
 
@@ -152,4 +153,9 @@ func firstOfNamespace(pid int) bool {
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
 	f := bytes.Fields(line)
 	return ok && len(f) >= 2 && string(f[len(f)-1]) == "1"
+}
+
+// Target is the session as mount-repair is told it.
+func (r Record) Target() mountop.Target {
+	return mountop.Target{PID: r.Sandbox.PID, Start: r.Sandbox.Start, MountNS: r.MountNS}
 }

@@ -1,4 +1,6 @@
-package repair
+// Package mountop has the operations of mount-repair(8): their lines, their
+// results, and running the program on a session.
+package mountop
 
 import (
 	"bufio"
@@ -13,18 +15,18 @@ import (
 
 // Operations, the first word of a line (mount-repair(8)).
 const (
-	opRO        = "ro"
-	opRW        = "rw"
-	opMaskFile  = "mask-file"
-	opMaskDir   = "mask-dir"
-	opData      = "data"
-	opDev       = "dev"
-	opTmpfs     = "tmpfs"
-	opPrivate   = "private"
-	opRemountRO = "remount-ro"
-	opRemountRW = "remount-rw"
-	opDetach    = "detach"
-	opKeep      = "keep"
+	RO        = "ro"
+	RW        = "rw"
+	MaskFile  = "mask-file"
+	MaskDir   = "mask-dir"
+	Data      = "data"
+	Dev       = "dev"
+	Tmpfs     = "tmpfs"
+	Private   = "private"
+	RemountRO = "remount-ro"
+	RemountRW = "remount-rw"
+	Detach    = "detach"
+	Keep      = "keep"
 )
 
 // An Op is one line of input.
@@ -86,14 +88,14 @@ func ParseOp(line string) (Op, error) {
 	paths := []string{op.Path}
 	most := 1
 	switch word {
-	case opRO, opRW, opDev, opMaskFile, opMaskDir, opRemountRW:
+	case RO, RW, Dev, MaskFile, MaskDir, RemountRW:
 		if len(fields) > 0 {
 			op.Source = fields[0]
 			paths = append(paths, op.Source)
 		}
-	case opRemountRO, opDetach, opKeep:
+	case RemountRO, Detach, Keep:
 		most = 0
-	case opData:
+	case Data:
 		most = 2
 		if len(fields) == 0 {
 			return op, errors.New("no file with the content")
@@ -105,14 +107,14 @@ func ParseOp(line string) (Op, error) {
 				return op, errors.New("mode is not rw")
 			}
 		}
-	case opTmpfs:
+	case Tmpfs:
 		op.Mode = "0755"
 		if len(fields) > 0 {
 			if op.Mode, ok = strings.CutPrefix(fields[0], "mode="); !ok || !octal(op.Mode) {
 				return op, errors.New("option is not mode=OCTAL")
 			}
 		}
-	case opPrivate:
+	case Private:
 		most = len(fields)
 		op.Skip = fields
 		paths = append(paths, fields...)
@@ -137,16 +139,16 @@ func ParseOp(line string) (Op, error) {
 func (op Op) Line() string {
 	fields := []string{op.Path}
 	switch op.Do {
-	case opData:
+	case Data:
 		fields = append(fields, op.Source)
 		if op.Mode != "" {
 			fields = append(fields, op.Mode)
 		}
-	case opTmpfs:
+	case Tmpfs:
 		if op.Mode != "" && op.Mode != "0755" {
 			fields = append(fields, "mode="+op.Mode)
 		}
-	case opPrivate:
+	case Private:
 		fields = append(fields, op.Skip...)
 	default:
 		if op.Source != "" && op.Source != op.Path {
@@ -170,6 +172,14 @@ func octal(s string) bool {
 	}
 	return true
 }
+
+// Results of an operation, the first word of its line.
+const (
+	OK          = "ok"
+	Busy        = "busy"
+	Refused     = "refused"
+	Unsupported = "unsupported"
+)
 
 // A Result is one line of output.
 type Result struct {
