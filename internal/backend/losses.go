@@ -22,8 +22,7 @@ func LandlockLosses(c *config.Result, u host.User, abi int) []mountplan.Loss {
 	var out []mountplan.Loss
 	setting := func(name, text string) {
 		if c.Settings.Bool(name) {
-			_, pinned := c.Admin.Pinned[name]
-			out = append(out, mountplan.Loss{Text: name + ": " + text, Admin: pinned})
+			out = append(out, mountplan.Loss{Text: name + ": " + text, Admin: len(c.Settings.Pinned(name)) > 0})
 		}
 	}
 	setting("PRIVATE_TMP", "/tmp and /var/tmp are those of the host")

@@ -96,7 +96,7 @@ func Supervisor(args []string) int {
 	sandboxinit.Self = self
 	switch {
 	case len(args) == 4 && args[0] == "landlock":
-		if err := sys.SetSubreaper(); err != nil {
+		if err := sys.BecomeSubreaper(); err != nil {
 			return fail(err)
 		}
 		sandboxinit.Subreaper = true

@@ -29,12 +29,14 @@ type Session struct {
 	MountNS    uint64   // inode of the mount namespace
 	PIDNS      uint64   // inode of the pid namespace
 
-	owns    func(pgrp int) bool // whether a process group is the session's
-	control int                 // socket to sandbox-init
-	pidfd   int                 // of bwrap
+	control int      // socket to sandbox-init
+	pidfd   int      // of bwrap
+	initfd  *os.File // pidfd of sandbox-init
 	signals chan os.Signal
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
+	stops   stops
+	owns    func(pgrp int) bool // whether a process group is the session's
 }
 
 // Interrupted is the error of Start where a signal came that ends a program.
@@ -122,22 +124,24 @@ type Program struct {
 	DieWithUs     bool // killed when the launcher is
 }
 
-// StartProgram is Start for a backend that has no pid namespace that can be told
-// from the host's, or none at all: InitPID, MountNS and PIDNS of the session
-// stay 0. An error of the program before sandbox-init has reported is what it
-// printed.
+// StartProgram is Start for a backend that has no pid namespace of its own, or none
+// that the caller may look at: InitPID, MountNS and PIDNS of the session stay 0.
 func StartProgram(p Program) (*Session, error) {
-	s, err := p.start(catch(), func(s *Session, m *sys.Message) error {
+	s, err := p.start(catch(), func(s *Session, m *sys.Message) (err error) {
 		s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
-		return nil
+		if m != nil {
+			s.Supervisor = m.PID
+			s.initfd, err = sys.PidfdOpen(m.PID)
+		}
+		return err
 	})
 	var f *failure
 	if errors.As(err, &f) {
 		text := f.text
 		if text == "" {
-			text = fmt.Sprintf("it ended with status %d and said nothing", status(f.status))
+			text = fmt.Sprintf("%s ended with status %d and said nothing", p.Path, status(f.status))
 		}
-		return nil, fmt.Errorf("cannot set up the sandbox: %s: %s", p.Path, text)
+		return nil, fmt.Errorf("cannot set up the sandbox: %s", text)
 	}
 	return s, err
 }
@@ -160,9 +164,14 @@ func (open *files) memfd(name string, content []byte) (*os.File, error) {
 }
 
 // start starts p and waits until sandbox-init has reported, or p has ended; found
-// is called with the report, or nil where there was none.
+// is called with the report, or with nil where there was none.
 func (p Program) start(signals chan os.Signal, found func(*Session, *sys.Message) error) (*Session, error) {
 	if err := sys.CloexecFrom(3); err != nil {
+		return nil, err
+	}
+	// bwrap ends before pid 1 of the sandbox does; the launcher reaps that, not
+	// whatever reaps orphans on this host, so that nothing is left when it ends.
+	if err := sys.BecomeSubreaper(); err != nil {
 		return nil, err
 	}
 	var open files
@@ -185,14 +194,16 @@ func (p Program) start(signals chan os.Signal, found func(*Session, *sys.Message
 		return nil, err
 	}
 
-	// bwrap's own three: the monitor and pid 1 keep them as long as they live, so
-	// they must not be the caller's. It makes /dev/console of a terminal at 1.
+	// The program's own three: bwrap's monitor and pid 1 keep them as long as they
+	// live, so they must not be the caller's. It makes /dev/console of a terminal
+	// at 1.
 	fds := []uintptr{null.Fd(), terminalOr(null.Fd()), stderr.Fd()}
 	for i := range sandboxinit.First - 3 {
-		fds = append(fds, null.Fd())
+		f := null
 		if i < len(p.Before) {
-			fds[3+i] = p.Before[i].Fd()
+			f = p.Before[i]
 		}
+		fds = append(fds, f.Fd())
 	}
 	fds = append(fds, uintptr(theirs), command.Fd(), 0, 1, 2)
 	for _, f := range p.After {
@@ -220,12 +231,7 @@ func (p Program) start(signals chan os.Signal, found func(*Session, *sys.Message
 		if err != nil {
 			return
 		}
-		var ws syscall.WaitStatus
-		for {
-			if _, err := syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
-				break
-			}
-		}
+		ws, _ := sys.WaitChild(pid)
 		s.exited <- ws
 	}()
 	err = <-started
@@ -289,11 +295,11 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 		found(s, nil)
 		ws := s.end()
 		if sig != 0 {
+			killOrphans()
 			return &Interrupted{syscall.Signal(sig)}
 		}
 		return s.failure(ws)
 	}
-	s.Supervisor = m.PID
 	if err := found(s, &m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
@@ -337,6 +343,10 @@ func (s *Session) identify(m sys.Message) error {
 	if st.PPID != s.InitPID {
 		return fmt.Errorf("process %d has parent %d, not %d", m.PID, st.PPID, s.InitPID)
 	}
+	s.Supervisor = m.PID
+	if s.initfd, err = sys.PidfdOpen(m.PID); err != nil {
+		return err
+	}
 	pid := strconv.Itoa(s.InitPID)
 	if s.MountNS, err = sys.NSInode(pid, "mnt"); err != nil {
 		return err
@@ -368,7 +378,9 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !isDropped(sig) {
+				if !isDropped(sig) && !s.stops.done(sig) {
+					// In the moment in which it forks sandbox-init can itself be stopped.
+					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
 					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
 				}
 			case <-done:
@@ -401,7 +413,9 @@ func (s *Session) listen() {
 		}
 		// Of several reports only the last is still true.
 		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
+			s.stops.stopped(m.Data[1:])
 			stop(s.owns)
+			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})
 		}
 	}
@@ -422,9 +436,20 @@ func (s *Session) end0() syscall.WaitStatus {
 	ws := <-s.exited
 	syscall.Close(s.pidfd)
 	if s.InitPidfd != nil {
-		fd := int(s.InitPidfd.Fd())
-		sys.PidfdSend(fd, syscall.SIGKILL)
-		sys.WaitReadable(fd)
+		sys.PidfdSignal(s.InitPidfd, syscall.SIGKILL)
+		sys.WaitChild(s.InitPID)
 	}
 	return ws
+}
+
+// killOrphans ends what a killed bwrap left before it told of its child: that
+// waits for a word of bwrap, without a death signal, for ever.
+func killOrphans() {
+	for _, pid := range sys.Children() {
+		name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+		if err == nil && strings.TrimSpace(string(name)) == "bwrap" {
+			syscall.Kill(pid, syscall.SIGKILL)
+			sys.WaitChild(pid)
+		}
+	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/execpath"
+	"agent-sandbox/internal/landlock"
 	"agent-sandbox/internal/sys"
 )
 
@@ -56,8 +57,8 @@ const (
 
 // Restrict is called on the thread that becomes the command's parent, to put the
 // command under rules that do not bind the supervisor. An error is reported and
-// the command does not run.
-var Restrict = func() error { return nil }
+// the command does not run. Backends other than bwrap have more to restrict.
+var Restrict = landlock.RestrictWhereScoped
 
 // Self is the path by which this binary can be executed in the session.
 var Self = Path
@@ -78,10 +79,7 @@ func Main() int {
 	if len(os.Args) > 3 && os.Args[1] == "limit" {
 		return limit(os.Args[2], os.Args[3:])
 	}
-	// The launcher has blocked all signals before it started bwrap: a Ctrl-C
-	// meant for the command must end neither bwrap nor this process. They stay
-	// pending here, which tells later who got a signal.
-	signals, err := sys.SignalFD(sys.AllSignals())
+	signals, err := watchSignals()
 	if err != nil {
 		return fail(err)
 	}
@@ -106,7 +104,7 @@ func Main() int {
 
 	s := &supervisor{signals: signals}
 	// What would have ended the command had it run already ends the session.
-	early := sys.TakeSignals(signals)
+	early := signals.take()
 	for _, sig := range deadly {
 		if early.Has(sig) && !sys.SigIgnored(sig) {
 			return cli.SignalBase + int(sig)
@@ -156,7 +154,7 @@ func readCommand() (command []string, nproc string, err error) {
 }
 
 type supervisor struct {
-	signals int // signalfd: what this process was sent and has not looked at
+	signals *signals
 	pid     int // of the command
 	pidfd   int
 	stopped atomic.Bool
@@ -194,13 +192,7 @@ func (s *supervisor) fork(command []string, nproc string) error {
 	if err := Restrict(); err != nil {
 		return &setupError{err}
 	}
-	// A shell that makes a background job ignores both; the Go runtime keeps
-	// SIGINT as it was and takes SIGQUIT for itself.
-	if signal.Ignored(syscall.SIGINT) {
-		signal.Ignore(syscall.SIGQUIT)
-	}
-	// The child starts with this thread's mask. A signal that comes while it is
-	// empty ends the supervisor as it would end the command.
+	// The child starts with this thread's mask.
 	mask := sys.SetSigMask(0)
 	defer sys.SetSigMask(mask)
 	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
@@ -301,7 +293,7 @@ func (s *supervisor) wait() int {
 func (s *supervisor) listen() {
 	// What came between the look before the fork and the child's execve may have
 	// missed the command.
-	seen := sys.TakeSignals(s.signals)
+	seen := s.signals.take()
 	for _, sig := range deadly {
 		if seen.Has(sig) {
 			s.signal(sig)
@@ -318,11 +310,11 @@ func (s *supervisor) listen() {
 			sig := syscall.Signal(m.Data[1])
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
-			seen |= sys.TakeSignals(s.signals)
+			seen |= s.signals.take()
 			if !seen.Has(sig) || !s.sameGroup() {
 				s.signal(sig)
 			}
-			seen &^= 1 << (sig - 1)
+			seen &^= sys.Set(sig)
 		case m.Data[0] == Resume && s.isStopped():
 			// A command in a group of its own did not get the shell's SIGCONT.
 			if pgid, err := syscall.Getpgid(s.pid); err == nil && pgid == s.pid {

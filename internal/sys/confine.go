@@ -3,7 +3,6 @@ package sys
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -119,15 +118,6 @@ func KeyctlRefused() bool {
 	return e == unix.EPERM
 }
 
-// SetSubreaper makes orphans among the descendants of this process its children:
-// PR_SET_CHILD_SUBREAPER, prctl(2).
-func SetSubreaper() error {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("prctl(PR_SET_CHILD_SUBREAPER): %w", err)
-	}
-	return nil
-}
-
 // Descends says whether process pid is ancestor or one of its descendants.
 func Descends(pid, ancestor int) bool {
 	for pid > 1 {
@@ -147,7 +137,7 @@ func Descends(pid, ancestor int) bool {
 // orphans that come to it thereby, until there is none.
 func KillDescendants() {
 	for {
-		pids := children()
+		pids := Children()
 		for _, pid := range pids {
 			unix.Kill(pid, unix.SIGKILL)
 		}
@@ -159,23 +149,6 @@ func KillDescendants() {
 			return
 		}
 	}
-}
-
-// children are the processes whose parent is the calling process.
-func children() []int {
-	self := os.Getpid()
-	entries, _ := os.ReadDir("/proc")
-	var out []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if st, err := ReadProcStat(pid); err == nil && st.PPID == self {
-			out = append(out, pid)
-		}
-	}
-	return out
 }
 
 // ReadOnlyMount says whether the mount that shows path is read-only: statfs(2),
