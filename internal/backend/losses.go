@@ -18,11 +18,11 @@ import (
 // LandlockLosses are the protections that no rules give, whatever the plan: those
 // that settings ask for, and those that a session on bwrap has without asking.
 // docs/backends.md has the table.
-func LandlockLosses(c *config.Result, u host.User, abi int) []mountplan.Loss {
+func LandlockLosses(c *config.Settings, u host.User, abi int) []mountplan.Loss {
 	var out []mountplan.Loss
 	setting := func(name, text string) {
-		if c.Settings.Bool(name) {
-			out = append(out, mountplan.Loss{Text: name + ": " + text, Admin: len(c.Settings.Pinned(name)) > 0})
+		if c.Bool(name) {
+			out = append(out, mountplan.Loss{Text: name + ": " + text, Admin: slices.Contains(c.Pinned(name), "true")})
 		}
 	}
 	setting("PRIVATE_TMP", "/tmp and /var/tmp are those of the host")
@@ -31,7 +31,7 @@ func LandlockLosses(c *config.Result, u host.User, abi int) []mountplan.Loss {
 	always := func(format string, args ...any) {
 		out = append(out, mountplan.Loss{Text: fmt.Sprintf(format, args...)})
 	}
-	if c.Settings.Scalar("HOME_ACCESS") == "tmpwrite" {
+	if c.Scalar("HOME_ACCESS") == "tmpwrite" {
 		always("HOME_ACCESS=tmpwrite: there is no temporary home, writes to it are refused")
 	}
 	always("processes of the host show in /proc, with their command lines")
@@ -44,6 +44,15 @@ func LandlockLosses(c *config.Result, u host.User, abi int) []mountplan.Loss {
 		always("landlock version %d: your processes outside can be sent signals, and abstract sockets reached; Linux 6.12 or newer refuses it", abi)
 	}
 	return append(out, Sockets(u)...)
+}
+
+// FirejailLosses are the same for firejail.
+func FirejailLosses(isolated bool) []mountplan.Loss {
+	out := []mountplan.Loss{{Text: "what the host mounts during the session can arrive inside, also below read-only folders"}}
+	if abi, err := landlock.ABI(); !isolated && (err != nil || abi < landlock.ScopesABI) {
+		out = append(out, mountplan.Loss{Text: "abstract sockets can be reached, the kernel's landlock has no scopes (Linux 6.12); NETWORK_FILTER_MODE=isolated closes them"})
+	}
+	return out
 }
 
 // Sockets warns of the unix sockets with a path, which no Landlock of the kernels

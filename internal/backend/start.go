@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,6 +48,34 @@ func (s Session) program(path string, args ...string) bwrap.Program {
 // fdAfter is the first descriptor after those of sandbox-init.
 const fdAfter = sandboxinit.First + sandboxinit.Descriptors
 
+func (s Session) landlock() []string {
+	return []string{Supervise, "landlock", strconv.FormatBool(s.Nested), strconv.FormatBool(s.Isolated), s.Private}
+}
+
+func (s Session) firejail() []string {
+	return []string{"--", s.Init, Supervise, "firejail", strconv.FormatBool(s.Nested)}
+}
+
+// LandlockLine is the command line of a landlock session, for --dry-run.
+func LandlockLine(s Session) string {
+	s.Private = "SESSION.d"
+	return bwrap.ShellLine(append(append([]string{s.Init}, s.landlock()...), s.Command...))
+}
+
+// FirejailLine is the same for firejail.
+func FirejailLine(s Session, path string, profile *firejail.Profile) string {
+	return bwrap.ShellLine(slices.Concat([]string{path}, profile.Args(), []string{keepFDs()}, s.firejail(), s.Command))
+}
+
+// keepFDs is the option for what sandbox-init is handed.
+func keepFDs() string {
+	keep := "--keep-fd="
+	for fd := sandboxinit.First; fd <= fdAfter; fd++ {
+		keep += strconv.Itoa(fd) + ","
+	}
+	return strings.TrimSuffix(keep, ",")
+}
+
 // Landlock starts a session under rules.
 func Landlock(s Session, rules *landlock.Rules) (*bwrap.Session, error) {
 	rules.Rules = append(rules.Rules, landlock.Rule{Path: s.Init, Access: landlock.Read}) // for the step that sets limits
@@ -55,7 +84,7 @@ func Landlock(s Session, rules *landlock.Rules) (*bwrap.Session, error) {
 		return nil, err
 	}
 	defer set.Close()
-	p := s.program(s.Init, Supervise, "landlock", strconv.FormatBool(s.Nested), strconv.FormatBool(s.Isolated), s.Private)
+	p := s.program(s.Init, s.landlock()...)
 	p.After = []*os.File{set}
 	return bwrap.StartProgram(p)
 }
@@ -78,11 +107,7 @@ func Firejail(s Session, path string, profile *firejail.Profile) (*bwrap.Session
 		return nil, err
 	}
 	defer protections.Close()
-	keep := "--keep-fd="
-	for fd := sandboxinit.First; fd <= fdAfter; fd++ {
-		keep += strconv.Itoa(fd) + ","
-	}
-	p := s.program(path, "--profile="+file, strings.TrimSuffix(keep, ","), "--", s.Init, Supervise, "firejail", strconv.FormatBool(s.Nested))
+	p := s.program(path, append([]string{"--profile=" + file, keepFDs()}, s.firejail()...)...)
 	p.After = []*os.File{protections}
 	return bwrap.StartProgram(p)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/mountplan"
 )
 
@@ -26,6 +27,17 @@ const (
 	device    = Read | Write | Ioctl
 )
 
+// String has a letter for each right: r, l, w, i.
+func (a Access) String() string {
+	s := ""
+	for i, c := range "rlwi" {
+		if a&(1<<i) != 0 {
+			s += string(c)
+		}
+	}
+	return s
+}
+
 // A Rule is one grant. No component of Path is a symlink.
 type Rule struct {
 	Path   string
@@ -38,6 +50,15 @@ type Rules struct {
 	Hidden []string // objects that no rule may grant under another name
 	Closed []string // folders granted entry by entry: nothing can be made directly in them
 	Losses []mountplan.Loss
+}
+
+// Share sets what a plan for Landlock is made with: the protections that need a
+// file system of the session's own off, so that what lies in those of the host is
+// planned for.
+func Share(s *config.Settings) {
+	for _, name := range []string{"PRIVATE_TMP", "PRIVATE_IPC", "FILTER_PASSWD"} {
+		s.Set(name, []config.Entry{{Text: "false"}})
+	}
 }
 
 // Lister reads folders of the host.
@@ -57,8 +78,7 @@ type Lister interface {
 //     can be made in a folder granted this way, which for a project would be
 //     worse than no session. Other protections in it are lost.
 //
-// The plan is made with PRIVATE_TMP and PRIVATE_IPC off: there is no /tmp but the
-// host's.
+// The plan is made with settings after Share: there is no /tmp but the host's.
 func FromPlan(h Lister, p *mountplan.Plan) (*Rules, error) {
 	b := &rules{h: h, causes: p.Causes}
 	root := &node{path: "/"}

@@ -45,16 +45,6 @@ func cutLast(p string) (dir, name string, ok bool) {
 	return p[:i], p[i+1:], true
 }
 
-func (a Access) String() string {
-	s := ""
-	for i, c := range "rlwi" {
-		if a&(1<<i) != 0 {
-			s += string(c)
-		}
-	}
-	return s
-}
-
 var home = tree{
 	"/usr/", "/usr/bin/", "/usr/lib/", "/usr/share/", "/usr/share/doc/", "/usr/share/secret/", "/usr/link@",
 	"/home/u/", "/home/u/.ssh/", "/home/u/.ssh/id", "/home/u/.bashrc", "/home/u/.cache/", "/home/u/notes",
