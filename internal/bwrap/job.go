@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"agent-sandbox/internal/sys"
@@ -12,7 +13,7 @@ import (
 // forwarded are the signals that the launcher passes on: what a user, a shell or
 // a batch system sends to end, stop or tell a program something.
 var forwarded = []os.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM,
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGABRT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM,
 	syscall.SIGALRM, syscall.SIGVTALRM, syscall.SIGXCPU, syscall.SIGIO, syscall.SIGPWR, syscall.SIGWINCH,
 	syscall.SIGTSTP, syscall.SIGTTIN,
 }
@@ -21,10 +22,14 @@ var forwarded = []os.Signal{
 // a closed standard error, a file above the limit.
 var dropped = []os.Signal{syscall.SIGPIPE, syscall.SIGXFSZ}
 
-// catch receives the signals meant for the command. What the caller ignored
-// (nohup's SIGHUP, the SIGINT of a shell's background job) stays ignored, here
-// and in the command.
-func catch() chan os.Signal {
+// Catch receives, from now on, the signals meant for the command; Start calls it
+// too. A launcher calls it before it makes anything that it must tidy up: a signal
+// that comes before the command runs then ends Start with Interrupted. What the
+// caller ignored (nohup's SIGHUP, the SIGINT of a shell's background job) stays
+// ignored, here and in the command.
+func Catch() { catch() }
+
+var catch = sync.OnceValue(func() chan os.Signal {
 	c := make(chan os.Signal, 64)
 	ignored := signal.Ignored(syscall.SIGINT)
 	for _, s := range forwarded {
@@ -39,7 +44,7 @@ func catch() chan os.Signal {
 	}
 	signal.Notify(c, dropped...)
 	return c
-}
+})
 
 func isDropped(s os.Signal) bool {
 	for _, d := range dropped {
@@ -48,6 +53,44 @@ func isDropped(s os.Signal) bool {
 		}
 	}
 	return false
+}
+
+// stops keeps a stop signal from stopping the command twice. Sent to the whole
+// group it comes to the launcher as well, which may learn that the command has
+// stopped, and stop, before it has looked at its own signal; when it does, later,
+// that is done with. Sandbox-init cannot tell by then: SIGCONT has discarded the
+// stop signals that were pending there.
+type stops struct {
+	mu     sync.Mutex
+	passed sys.SigSet // sent on since the command was last continued
+	due    sys.SigSet // what stopped the command and has not come here
+}
+
+// done says whether sig needs no passing on, and notes it otherwise.
+func (s *stops) done(sig os.Signal) bool {
+	set := sys.Set(sig.(syscall.Signal))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	due := s.due&set != 0
+	s.due &^= set
+	s.passed |= set
+	return due
+}
+
+// stopped notes that the command stopped; sig is the signal's number.
+func (s *stops) stopped(sig []byte) {
+	if len(sig) != 1 || sig[0] == 0 || sig[0] > 64 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = sys.Set(syscall.Signal(sig[0])) & (sys.Set(syscall.SIGTSTP) | sys.Set(syscall.SIGTTIN)) &^ s.passed
+}
+
+func (s *stops) continued() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.passed = 0
 }
 
 // A terminal is the launcher's controlling terminal.

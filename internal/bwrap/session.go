@@ -29,11 +29,13 @@ type Session struct {
 	MountNS    uint64   // inode of the mount namespace
 	PIDNS      uint64   // inode of the pid namespace
 
-	control int // socket to sandbox-init
-	pidfd   int // of bwrap
+	control int      // socket to sandbox-init
+	pidfd   int      // of bwrap
+	initfd  *os.File // pidfd of sandbox-init
 	signals chan os.Signal
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
+	stops   stops
 }
 
 // Interrupted is the error of Start where a signal came that ends a program.
@@ -73,6 +75,11 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 			"name common parent folders in the configuration instead of single entries")
 	}
 	if err := sys.CloexecFrom(3); err != nil {
+		return nil, err
+	}
+	// bwrap ends before pid 1 of the sandbox does; the launcher reaps that, not
+	// whatever reaps orphans on this host, so that nothing is left when it ends.
+	if err := sys.BecomeSubreaper(); err != nil {
 		return nil, err
 	}
 	var open []*os.File
@@ -146,12 +153,7 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		if err != nil {
 			return
 		}
-		var ws syscall.WaitStatus
-		for {
-			if _, err := syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
-				break
-			}
-		}
+		ws, _ := sys.WaitChild(pid)
 		s.exited <- ws
 	}()
 	err = <-started
@@ -213,12 +215,12 @@ func (s *Session) awaitReady(info *os.File) error {
 	s.readInfo(info)
 	if sig := interrupted.Load(); sig != 0 {
 		s.end()
+		killOrphans()
 		return &Interrupted{syscall.Signal(sig)}
 	}
 	if err != nil || len(m.Data) == 0 {
 		return s.failure(s.end())
 	}
-	s.Supervisor = m.PID
 	if err := s.identify(m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
@@ -262,6 +264,10 @@ func (s *Session) identify(m sys.Message) error {
 	if st.PPID != s.InitPID {
 		return fmt.Errorf("process %d has parent %d, not %d", m.PID, st.PPID, s.InitPID)
 	}
+	s.Supervisor = m.PID
+	if s.initfd, err = sys.PidfdOpen(m.PID); err != nil {
+		return err
+	}
 	pid := strconv.Itoa(s.InitPID)
 	if s.MountNS, err = sys.NSInode(pid, "mnt"); err != nil {
 		return err
@@ -293,7 +299,9 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !isDropped(sig) {
+				if !isDropped(sig) && !s.stops.done(sig) {
+					// In the moment in which it forks sandbox-init can itself be stopped.
+					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
 					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
 				}
 			case <-done:
@@ -326,7 +334,9 @@ func (s *Session) listen() {
 		}
 		// Of several reports only the last is still true.
 		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
+			s.stops.stopped(m.Data[1:])
 			stop(s.PIDNS)
+			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})
 		}
 	}
@@ -347,9 +357,20 @@ func (s *Session) end0() syscall.WaitStatus {
 	ws := <-s.exited
 	syscall.Close(s.pidfd)
 	if s.InitPidfd != nil {
-		fd := int(s.InitPidfd.Fd())
-		sys.PidfdSend(fd, syscall.SIGKILL)
-		sys.WaitReadable(fd)
+		sys.PidfdSignal(s.InitPidfd, syscall.SIGKILL)
+		sys.WaitChild(s.InitPID)
 	}
 	return ws
+}
+
+// killOrphans ends what a killed bwrap left before it told of its child: that
+// waits for a word of bwrap, without a death signal, for ever.
+func killOrphans() {
+	for _, pid := range sys.Children() {
+		name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+		if err == nil && strings.TrimSpace(string(name)) == "bwrap" {
+			syscall.Kill(pid, syscall.SIGKILL)
+			sys.WaitChild(pid)
+		}
+	}
 }

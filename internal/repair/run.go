@@ -81,9 +81,9 @@ func Run(t Target, ops []Op, errs map[int]error, timeout time.Duration, w io.Wri
 	bw := bufio.NewWriter(w)
 	for i, res := range r.results {
 		if !r.done[i] {
-			res = Result{Refused, "not done: " + fmt.Sprint(err)}
+			res = Result{Status: Refused, Text: "not done: " + fmt.Sprint(err)}
 		} else if err != nil && res.Status == OK {
-			res = Result{Busy, "done, but not checked to the end: " + err.Error()}
+			res = Result{Status: Busy, Text: "done, but not checked to the end: " + err.Error()}
 		}
 		all = all && res.Status == OK
 		fmt.Fprintln(bw, res.Line())
@@ -120,7 +120,7 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 	}
 	for i, op := range ops {
 		if err := errs[i]; err != nil {
-			r.set(i, Result{Refused, err.Error()})
+			r.set(i, Result{Status: Refused, Text: err.Error()})
 			continue
 		}
 		a, err := r.one(op)
@@ -131,7 +131,7 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 			a.Guard.Op = i
 			r.guards = append(r.guards, *a.Guard)
 		}
-		res := Result{a.Status, a.Text}
+		res := Result{Status: a.Status, Text: a.Text}
 		if a.Status == Busy {
 			res.Text = r.describe(a.Busy)
 		}
