@@ -232,6 +232,9 @@ func (n *node) weaker(m mode) []*node {
 // or under.
 func (b *rules) split(n *node, m mode) error {
 	names, err := b.h.ReadDir(n.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // and cannot be made, in a folder that is split as well
+	}
 	if err != nil {
 		return fmt.Errorf("cannot leave %q out of %q: %w", first(n.weaker(m)).path, n.path, err)
 	}

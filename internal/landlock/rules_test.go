@@ -29,6 +29,9 @@ func (t tree) Lstat(p string) (mountplan.Info, error) {
 }
 
 func (t tree) ReadDir(p string) ([]string, error) {
+	if _, err := t.Lstat(p); err != nil && !slices.ContainsFunc(t, func(f string) bool { return strings.HasPrefix(f, p+"/") }) {
+		return nil, err
+	}
 	var names []string
 	for _, f := range t {
 		f = strings.TrimRight(f, "/@")
@@ -123,6 +126,13 @@ func TestFromPlan(t *testing.T) {
 			name:   "a writable folder mounted over what was hidden",
 			mounts: mounts{tmp("/home/u"), rw("/home")},
 			rules:  "/home rlw",
+		},
+		{
+			name:   "what is always protected and does not exist cannot be made",
+			mounts: mounts{rw("/home/u/p"), rw("/home/u/p/a"), rw("/home/u/p/a/b"), dir("/home/u/p/a/b/keys")},
+			always: []string{"/home/u/p/a/b/keys"},
+			rules:  "/home/u/p/.env rlw, /home/u/p/.git rlw, /home/u/p/src rlw",
+			closed: "/home/u/p",
 		},
 		{
 			name:   "a private copy",
