@@ -42,11 +42,12 @@ type Mount struct {
 	Path    string   // where it shows in the sandbox; no component is a symlink there
 	Source  string   // host path of a bind where it is not Path, else empty
 	Target  string   // what a Symlink points to
-	Options string   // of a Tmpfs: "mode=0755", empty for bwrap's default
+	Options string   // of a Tmpfs: "mode=0755"; with ",ro" it is read-only once everything below it is mounted
 	Digest  string   // of Data: sha256 of Content, hex
 	N       int      // of Data: number of the file <id>.d/<N> that keeps Content
 	Mode    DataMode // of Data
 	Content []byte   // of Data; not in the record
+	Absent  bool     // a protection of what is not there and cannot be made: mounted by the guard when it appears; not in the record
 }
 
 // From is the host path that a bind shows.
@@ -148,16 +149,8 @@ func Unmarshal(line string) (Mount, error) {
 }
 
 func validTmpfsOptions(s string) bool {
-	v, ok := strings.CutPrefix(s, "mode=0")
-	if !ok || len(v) < 3 || len(v) > 4 {
-		return false
-	}
-	for _, c := range v {
-		if c < '0' || c > '7' {
-			return false
-		}
-	}
-	return true
+	v, ok := strings.CutPrefix(strings.TrimSuffix(s, ",ro"), "mode=")
+	return ok && len(v) == 4 && strings.Trim(v, "01234567") == ""
 }
 
 func hex64(s string) bool {

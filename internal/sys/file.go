@@ -9,10 +9,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// O_PATH is the flag of open(2) that the standard library lacks.
+const O_PATH = unix.O_PATH
 
 // Stat is what fstat(2) says of an object, as far as the suite asks.
 type Stat struct {
@@ -232,11 +235,17 @@ func CloexecFrom(first uint) error {
 	return unix.CloseRange(first, ^uint(0)&0xffffffff, unix.CLOSE_RANGE_CLOEXEC)
 }
 
-// SplitLines cuts data at newlines; the last line must end in one.
-func SplitLines(data string) ([]string, bool) {
-	body, ok := strings.CutSuffix(data, "\n")
-	if !ok {
-		return nil, false
+// OpenRead opens a file for reading without following a link in its last
+// component and without waiting for the other end of a FIFO.
+func OpenRead(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+}
+
+// SetMtime sets a file's modification time, to the nanosecond.
+func SetMtime(f *os.File, t time.Time) error {
+	ts := unix.NsecToTimespec(t.UnixNano())
+	if err := unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{ts, ts}, unix.AT_EMPTY_PATH); err != nil {
+		return &fs.PathError{Op: "set time", Path: f.Name(), Err: err}
 	}
-	return strings.Split(body, "\n"), true
+	return nil
 }
