@@ -69,7 +69,7 @@ func run(command []string) int {
 	guard := os.Getenv("GUARD")
 	var k *keeper.Process
 	if guard != "" {
-		if k, err = keeper.Start(guard, "00000000"); err != nil {
+		if k, err = keeper.Start(guard); err != nil {
 			p.Error(err)
 			return cli.LaunchFailed
 		}
