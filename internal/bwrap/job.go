@@ -10,12 +10,14 @@ import (
 	"agent-sandbox/internal/sys"
 )
 
-// forwarded are the signals that the launcher passes on: what a user, a shell or
-// a batch system sends to end, stop or tell a program something.
+// deadly are the signals that end a launch which has not come to its command.
+var deadly = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
+
+// forwarded are the others that the launcher passes on: what a user, a shell or a
+// batch system sends to stop a program or to tell it something.
 var forwarded = []os.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGABRT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM,
-	syscall.SIGALRM, syscall.SIGVTALRM, syscall.SIGXCPU, syscall.SIGIO, syscall.SIGPWR, syscall.SIGWINCH,
-	syscall.SIGTSTP, syscall.SIGTTIN,
+	syscall.SIGABRT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGVTALRM, syscall.SIGXCPU,
+	syscall.SIGIO, syscall.SIGPWR, syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGTTIN,
 }
 
 // dropped are caught so that they neither end nor stop the launcher: a message to
@@ -31,28 +33,22 @@ func Catch() { catch() }
 
 var catch = sync.OnceValue(func() chan os.Signal {
 	c := make(chan os.Signal, 64)
-	ignored := signal.Ignored(syscall.SIGINT)
-	for _, s := range forwarded {
-		switch {
-		case sys.SigIgnored(s.(syscall.Signal)):
-		case s == syscall.SIGQUIT && ignored:
-			// The Go runtime has taken it over by now; shells ignore both.
-			signal.Ignore(s)
-		default:
-			signal.Notify(c, s)
-		}
+	if signal.Ignored(syscall.SIGINT) {
+		// The Go runtime has taken it over by now; shells ignore both.
+		signal.Ignore(syscall.SIGQUIT)
 	}
-	signal.Notify(c, dropped...)
+	notify(c, deadly)
 	return c
 })
 
-func isDropped(s os.Signal) bool {
-	for _, d := range dropped {
-		if s == d {
-			return true
+// notify is signal.Notify for those of the signals that are not ignored. Each costs
+// a few switches between threads.
+func notify(c chan os.Signal, signals []os.Signal) {
+	for _, s := range signals {
+		if !sys.SigIgnored(s.(syscall.Signal)) {
+			signal.Notify(c, s)
 		}
 	}
-	return false
 }
 
 // stops keeps a stop signal from stopping the command twice. Sent to the whole
