@@ -208,7 +208,6 @@ func (s *Session) awaitReady(info *os.File, meanwhile func() error) error {
 		}
 	}()
 	notify(s.signals, forwarded)
-	notify(s.signals, dropped)
 	var failed error
 	if meanwhile != nil {
 		failed = meanwhile()
@@ -239,8 +238,7 @@ func (s *Session) awaitReady(info *os.File, meanwhile func() error) error {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
 	}
-	// From here on a message to the terminal must not stop the launcher.
-	signal.Ignore(syscall.SIGTTOU)
+	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
 }
 
@@ -313,7 +311,7 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !slices.Contains(dropped, sig) && !s.stops.done(sig) {
+				if !s.stops.done(sig) {
 					// In the moment in which it forks sandbox-init can itself be stopped.
 					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
 					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
@@ -347,8 +345,8 @@ func (s *Session) listen() {
 			return
 		}
 		// Of several reports only the last is still true.
-		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
-			s.stops.stopped(m.Data[1:])
+		if len(m.Data) == 2 && m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
+			s.stops.stopped(syscall.Signal(m.Data[1]))
 			stop(s.PIDNS)
 			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})

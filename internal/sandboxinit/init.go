@@ -90,9 +90,6 @@ func Main() int {
 	if err := s.start(command, nproc); err != nil {
 		return cannotRun(command[0], err)
 	}
-	if s.signals, err = watchSignals(); err != nil {
-		return fail(err)
-	}
 	// Nothing here holds the caller's files open once the command has closed them.
 	if null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0); err == nil {
 		for i := range 3 {
@@ -124,7 +121,6 @@ func readCommand() (command []string, nproc string, err error) {
 }
 
 type supervisor struct {
-	signals *signals
 	pid     int // of the command
 	pidfd   int
 	stopped atomic.Bool
@@ -262,6 +258,10 @@ func (s *supervisor) wait() int {
 
 // listen does what the launcher says, until it is gone.
 func (s *supervisor) listen() {
+	signals, err := watchSignals()
+	if err != nil {
+		os.Exit(fail(err))
+	}
 	var seen sys.SigSet
 	for {
 		m, err := sys.Recv(fdControl)
@@ -273,7 +273,7 @@ func (s *supervisor) listen() {
 			sig := syscall.Signal(m.Data[1])
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
-			seen |= s.signals.take()
+			seen |= signals.take()
 			if !seen.Has(sig) || !s.sameGroup() {
 				s.signal(sig)
 			}
