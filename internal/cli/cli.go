@@ -104,3 +104,6 @@ func Common(args []string, usage string, stdout io.Writer) (done bool) {
 	}
 	return true
 }
+
+// Hint is the advice alone.
+func (h *Hinted) Hint() string { return h.hint }

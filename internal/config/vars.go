@@ -81,6 +81,15 @@ type Entry struct {
 // and without duplicates.
 type Settings struct {
 	values map[string][]Entry
+	pinned map[string][]string
+}
+
+// Pinned is what the admin's file listed for an array that later layers cannot
+// take entries from, or the value that it gave a scalar (one element). Empty
+// where it set nothing.
+func (s *Settings) Pinned(name string) []string {
+	mustVar(name)
+	return s.pinned[name]
 }
 
 // Entries returns the elements of an array with their origins.

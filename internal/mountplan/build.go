@@ -34,7 +34,8 @@ type Agent struct {
 	Name                       string
 	Writable, ReadOnly, Masked []string
 	Instructions               string // instruction file, empty where the agent has none
-	Note                       string // put after the user's own instructions
+	// Note gives the instruction file as the agent sees it, from the user's own text.
+	Note func(own []byte) []byte
 }
 
 // File is a file that is shown with a content of the launcher's making.

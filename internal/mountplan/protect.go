@@ -110,11 +110,7 @@ func (b *builder) contents() error {
 				continue
 			}
 		}
-		text := append(slices.Clone(own), a.Note...)
-		if len(own) > 0 {
-			text = append(append(slices.Clone(own), '\n'), a.Note...)
-		}
-		if err := b.protect(request{kind: Data, path: p, data: text, from: "agent " + a.Name}); err != nil {
+		if err := b.protect(request{kind: Data, path: p, data: a.Note(own), from: "agent " + a.Name}); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/record"
 )
@@ -24,7 +25,7 @@ type Proc struct {
 
 // Setting is one value that a reload cannot apply: a scalar, or one element of an
 // array, or `sha256:…` of a value that may hold a secret.
-type Setting struct{ Name, Value string }
+type Setting = config.Setting
 
 // Record is one session. Zero Guard and Chaperon mean that none runs.
 type Record struct {
@@ -91,11 +92,8 @@ func (r Record) Marshal() []byte {
 	if r.HomeAccess != "" {
 		text("home-access", r.HomeAccess)
 	}
-	for _, s := range r.Settings {
-		b.WriteString(s.Line() + "\n")
-	}
-	for _, m := range r.Mounts {
-		line("mount", m.Marshal())
+	for _, l := range PlanLines(r.Settings, r.Mounts) {
+		b.WriteString(l + "\n")
 	}
 	for _, p := range r.Made {
 		text("made", p)
@@ -104,8 +102,17 @@ func (r Record) Marshal() []byte {
 	return b.Bytes()
 }
 
-// Line returns the setting as a line of the record, without its newline.
-func (s Setting) Line() string { return "setting " + s.Name + " " + record.Escape(s.Value) }
+// PlanLines are the `setting` and `mount` lines of a record, in its order.
+func PlanLines(settings []Setting, mounts []mountplan.Mount) []string {
+	var out []string
+	for _, s := range settings {
+		out = append(out, "setting "+s.Name+" "+record.Escape(s.Value))
+	}
+	for _, m := range mounts {
+		out = append(out, "mount "+m.Marshal())
+	}
+	return out
+}
 
 // String is the form of a process in a record: pid, space, start time.
 func (p Proc) String() string { return fmt.Sprintf("%d %d", p.PID, p.Start) }
@@ -179,7 +186,7 @@ func Parse(data []byte) (Record, error) {
 		p.field("setting", func(v string) bool {
 			name, value, ok := strings.Cut(v, " ")
 			s, err := record.Unescape(value)
-			r.Settings = append(r.Settings, Setting{name, s})
+			r.Settings = append(r.Settings, Setting{Name: name, Value: s})
 			return ok && validName(name) && err == nil
 		})
 	}

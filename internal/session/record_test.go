@@ -16,7 +16,7 @@ func sample() Record {
 		Project: "/home/u/pr oj\n\xff", Command: "claude --resume 'a\tb'", Started: time.Date(2026, 11, 29, 16, 40, 0, 0, time.UTC),
 		Launcher: Proc{4242, 881230}, Sandbox: Proc{4250, 881236}, MountNS: 4026532178, Guard: Proc{4243, 881232},
 		ConfigDir: "/home/u/.config/agent-sandbox", Conf: "/home/u/alt.conf", HomeAccess: "read",
-		Settings: []Setting{{"PRIVATE_TMP", "true"}, {"DEVICES", ""}, {"SANDBOX_ENV", "sha256:00"}},
+		Settings: []Setting{{Name: "PRIVATE_TMP", Value: "true"}, {Name: "DEVICES"}, {Name: "SANDBOX_ENV", Value: "sha256:00"}},
 		Mounts: []mountplan.Mount{
 			{Kind: mountplan.Proc, Path: "/proc"}, {Kind: mountplan.Tmpfs, Path: "/run", Options: "mode=0755"},
 			{Kind: mountplan.RO, Path: "/usr"}, {Kind: mountplan.RW, Path: "/a b", Source: "/c\td"},

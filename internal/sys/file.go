@@ -9,9 +9,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// O_PATH is the flag of open(2) that the standard library lacks.
+const O_PATH = unix.O_PATH
 
 // Stat is what fstat(2) says of an object, as far as the suite asks.
 type Stat struct {
@@ -235,4 +239,13 @@ func CloexecFrom(first uint) error {
 // component and without waiting for the other end of a FIFO.
 func OpenRead(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+}
+
+// SetMtime sets a file's modification time, to the nanosecond.
+func SetMtime(f *os.File, t time.Time) error {
+	ts := unix.NsecToTimespec(t.UnixNano())
+	if err := unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{ts, ts}, unix.AT_EMPTY_PATH); err != nil {
+		return &fs.PathError{Op: "set time", Path: f.Name(), Err: err}
+	}
+	return nil
 }

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"text/tabwriter"
+
+	"agent-sandbox/internal/bwrap"
+	"agent-sandbox/internal/cli"
+	"agent-sandbox/internal/landlock"
+	"agent-sandbox/internal/layout"
+	"agent-sandbox/internal/sys"
+)
+
+// check says, a line each, what works here: `ok`, `warn` or `no`, what was looked
+// at, why, and how to mend it.
+func check(args []string, stdout io.Writer, p cli.Printer) int {
+	if cli.Common(args, usage, stdout) {
+		return cli.OK
+	}
+	if len(args) > 0 {
+		return misuse(p, args[0])
+	}
+	findings, usable := bwrap.Probe()
+	findings = append(findings, landlockFinding(),
+		program("firejail", "the firejail backend", "apt install firejail"),
+		program("pasta", "filtered networks", "apt install passt"),
+		daemonFinding())
+	config, loads := configFinding(p)
+	findings = append(findings, config)
+
+	var b strings.Builder
+	var w io.Writer = &b
+	var table *tabwriter.Writer
+	if f, ok := stdout.(*os.File); ok && sys.IsTerminal(int(f.Fd())) {
+		table = tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+		w = table
+	}
+	for _, f := range findings {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.State, f.What, f.Why, f.Mend)
+	}
+	if table != nil {
+		table.Flush()
+	}
+	if code := print(stdout, p, b.String()); code != cli.OK {
+		return code
+	}
+	if !usable || !loads {
+		return cli.Failed
+	}
+	return cli.OK
+}
+
+func landlockFinding() bwrap.Finding {
+	abi, err := landlock.ABI()
+	switch {
+	case err != nil:
+		return bwrap.Finding{State: "warn", What: "landlock", Why: err.Error(), Mend: "boot a kernel with landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock,...)"}
+	case abi < landlock.ScopesABI:
+		return bwrap.Finding{State: "warn", What: "landlock", Why: fmt.Sprintf("version %d has no scopes: abstract sockets can be reached", abi), Mend: "Linux 6.12 or newer, or NETWORK_FILTER_MODE=isolated"}
+	}
+	return bwrap.Finding{State: "ok", What: "landlock", Why: fmt.Sprintf("version %d", abi)}
+}
+
+func program(name, forWhat, mend string) bwrap.Finding {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return bwrap.Finding{State: "warn", What: name, Why: "not installed; only needed for " + forWhat, Mend: mend}
+	}
+	return bwrap.Finding{State: "ok", What: name, Why: path}
+}
+
+// requests is the folder in which agent-sandbox-execd takes requests.
+const requests = "/run/agent-sandbox-exec/req"
+
+func daemonFinding() bwrap.Finding {
+	st, err := sys.Lstat(requests)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return bwrap.Finding{State: "warn", What: "agent-sandbox-execd", Why: "does not run; only needed for agent-sandbox-exec", Mend: "apt install agent-sandbox-exec; systemctl start agent-sandbox-execd"}
+	case err != nil || !st.IsDir() || st.UID != 0:
+		return bwrap.Finding{State: "no", What: "agent-sandbox-execd", Why: requests + " is not root's folder", Mend: "systemctl restart agent-sandbox-execd"}
+	}
+	return bwrap.Finding{State: "ok", What: "agent-sandbox-execd", Why: "takes requests"}
+}
+
+func configFinding(p cli.Printer) (bwrap.Finding, bool) {
+	l, err := layout.Configure(context.Background(), layout.Options{})
+	if err != nil {
+		p.Error(err)
+		return bwrap.Finding{State: "no", What: "configuration", Why: err.Error(), Mend: "mend the file that is named"}, false
+	}
+	warn(l, p)
+	if len(l.Config.Files) == 0 {
+		return bwrap.Finding{State: "ok", What: "configuration", Why: "built-in defaults; your own settings go to " + l.Config.ConfigDir + "/sandbox.conf"}, true
+	}
+	return bwrap.Finding{State: "ok", What: "configuration", Why: strings.Join(l.Config.Files, " ")}, true
+}

@@ -1,0 +1,355 @@
+package bwrap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"agent-sandbox/internal/cli"
+	"agent-sandbox/internal/sandboxinit"
+	"agent-sandbox/internal/sys"
+)
+
+// attempts is how often a start is tried that fails because the host's mount
+// table changes meanwhile.
+const attempts = 3
+
+// A Session is a started sandbox.
+type Session struct {
+	InitPID    int      // pid 1 of the sandbox, as the host sees it
+	InitPidfd  *os.File // of pid 1
+	Supervisor int      // pid of sandbox-init, which enters nothing and reads nothing of the agent's
+	MountNS    uint64   // inode of the mount namespace
+	PIDNS      uint64   // inode of the pid namespace
+
+	control int // socket to sandbox-init
+	pidfd   int // of bwrap
+	signals chan os.Signal
+	exited  chan syscall.WaitStatus
+	stderr  *os.File // what bwrap printed
+}
+
+// Interrupted is the error of Start where a signal came that ends a program.
+type Interrupted struct{ Signal syscall.Signal }
+
+func (i *Interrupted) Error() string {
+	return fmt.Sprintf("the start of the sandbox was interrupted: %s", i.Signal)
+}
+
+// Status is the exit status for it.
+func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
+
+// Start starts the sandbox and returns when every mount is in place. The command
+// does not run before Go. The error says what is wrong and how to mend it.
+//
+// From here on the signals that end, stop or inform a program are caught, and
+// Session.Wait passes them on. Every descriptor of the launcher above 2 becomes
+// close-on-exec, those its caller left open included.
+func Start(spec Spec) (*Session, error) {
+	signals := catch()
+	for try := 1; ; try++ {
+		s, err := start(spec, signals)
+		var f *failure
+		if err == nil || !errors.As(err, &f) {
+			return s, err
+		}
+		if !f.transient() || try == attempts {
+			return nil, f.explain(spec.Bwrap)
+		}
+	}
+}
+
+func start(spec Spec, signals chan os.Signal) (*Session, error) {
+	opts := options(spec)
+	if n := len(opts); n > maxArgs-10 {
+		return nil, cli.WithHint(fmt.Errorf("cannot start bwrap: %d mounts make %d arguments, it takes %d", len(spec.Mounts), n, maxArgs),
+			"name common parent folders in the configuration instead of single entries")
+	}
+	if err := sys.CloexecFrom(3); err != nil {
+		return nil, err
+	}
+	var open []*os.File
+	defer func() {
+		for _, f := range open {
+			f.Close()
+		}
+	}()
+	memfd := func(name string, content []byte) (*os.File, error) {
+		f, err := sys.Memfd(name, content)
+		if err == nil {
+			open = append(open, f)
+		}
+		return f, err
+	}
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	open = append(open, null)
+	args, err1 := memfd("args", []byte(strings.Join(opts, "\x00")+"\x00"))
+	seccomp, err2 := memfd("seccomp", spec.Seccomp)
+	info, err3 := memfd("info", nil)
+	command, err4 := memfd("command", sandboxinit.EncodeCommand(spec.NProc, spec.Command))
+	stderr, err5 := memfd("stderr", nil)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		return nil, err
+	}
+	ours, theirs, err := sys.SocketPair()
+	if err != nil {
+		return nil, err
+	}
+	if err := sys.PassCred(ours); err != nil {
+		return nil, err
+	}
+
+	// bwrap's own three: the monitor and pid 1 keep them as long as they live, so
+	// they must not be the caller's. It makes /dev/console of a terminal at 1.
+	files := []uintptr{
+		null.Fd(), terminalOr(null.Fd()), stderr.Fd(),
+		fdArgs: args.Fd(), fdSeccomp: seccomp.Fd(), fdInfo: info.Fd(),
+		fdInit: uintptr(theirs), fdInit + 1: command.Fd(), fdInit + 2: 0, fdInit + 3: 1, fdInit + 4: 2,
+	}
+	for _, m := range copies(spec.Mounts) {
+		f, err := memfd("data", m.Content)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f.Fd())
+	}
+	var env []string
+	for _, e := range spec.Env {
+		if !loaderVariable(e) {
+			env = append(env, e)
+		}
+	}
+
+	s := &Session{control: ours, signals: signals, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
+	started := make(chan error)
+	go func() {
+		// The death signal is tied to the thread that forks: this one waits
+		// for bwrap's end and lives as long.
+		runtime.LockOSThread()
+		mask := sys.SetSigMask(sys.AllSignals())
+		pid, err := syscall.ForkExec(spec.Bwrap, []string{spec.Bwrap, "--args", "3", "--", InitPath}, &syscall.ProcAttr{
+			Env: env, Files: files,
+			Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: &s.pidfd},
+		})
+		sys.SetSigMask(mask)
+		started <- err
+		if err != nil {
+			return
+		}
+		var ws syscall.WaitStatus
+		for {
+			if _, err := syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
+				break
+			}
+		}
+		s.exited <- ws
+	}()
+	err = <-started
+	syscall.Close(theirs)
+	if err != nil {
+		syscall.Close(ours)
+		return nil, notStarted(spec.Bwrap, err)
+	}
+	if err := s.awaitReady(info); err != nil {
+		syscall.Close(ours)
+		return nil, err
+	}
+	return s, nil
+}
+
+// terminalOr is the first of the caller's descriptors that is a terminal.
+func terminalOr(other uintptr) uintptr {
+	for _, fd := range []int{1, 0, 2} {
+		if sys.IsTerminal(fd) {
+			return uintptr(fd)
+		}
+	}
+	return other
+}
+
+// awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
+// came that ends a program.
+func (s *Session) awaitReady(info *os.File) error {
+	var interrupted atomic.Int32
+	ready := make(chan struct{})
+	watched := make(chan struct{})
+	var early []os.Signal
+	go func() {
+		defer close(watched)
+		for {
+			select {
+			case <-ready:
+				return
+			case sig := <-s.signals:
+				switch sig {
+				case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+					interrupted.Store(int32(sig.(syscall.Signal)))
+					sys.PidfdSend(s.pidfd, syscall.SIGKILL)
+				default:
+					early = append(early, sig)
+				}
+			}
+		}
+	}()
+	m, err := sys.Recv(s.control)
+	close(ready)
+	<-watched
+	for _, sig := range early {
+		select {
+		case s.signals <- sig:
+		default:
+		}
+	}
+	s.readInfo(info)
+	if sig := interrupted.Load(); sig != 0 {
+		s.end()
+		return &Interrupted{syscall.Signal(sig)}
+	}
+	if err != nil || len(m.Data) == 0 {
+		return s.failure(s.end())
+	}
+	s.Supervisor = m.PID
+	if err := s.identify(m); err != nil {
+		s.end()
+		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
+	}
+	// From here on a message to the terminal must not stop the launcher.
+	signal.Ignore(syscall.SIGTTOU)
+	return nil
+}
+
+// readInfo takes pid 1's pid from what bwrap wrote, which it does before it lets
+// that process go on. On failure InitPID stays 0.
+func (s *Session) readInfo(info *os.File) {
+	data, err := io.ReadAll(io.NewSectionReader(info, 0, 1<<16))
+	if err != nil {
+		return
+	}
+	// {"child-pid": N, ...}; not worth a JSON decoder in every launch.
+	_, rest, ok := strings.Cut(string(data), `"child-pid":`)
+	if !ok {
+		return
+	}
+	rest = strings.TrimLeft(rest, " \t\n")
+	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+	pid, err := strconv.Atoi(rest[:max(end, 0)])
+	if err != nil || pid <= 1 {
+		return
+	}
+	if f, err := sys.PidfdOpen(pid); err == nil {
+		s.InitPID, s.InitPidfd = pid, f
+	}
+}
+
+func (s *Session) identify(m sys.Message) error {
+	if m.Data[0] != sandboxinit.Ready || m.PID <= 1 || s.InitPID == 0 {
+		return errors.New("bwrap reported no process")
+	}
+	st, err := sys.ReadProcStat(m.PID)
+	if err != nil {
+		return err
+	}
+	if st.PPID != s.InitPID {
+		return fmt.Errorf("process %d has parent %d, not %d", m.PID, st.PPID, s.InitPID)
+	}
+	pid := strconv.Itoa(s.InitPID)
+	if s.MountNS, err = sys.NSInode(pid, "mnt"); err != nil {
+		return err
+	}
+	s.PIDNS, err = sys.NSInode(pid, "pid")
+	return err
+}
+
+// Go lets the command run.
+func (s *Session) Go() error {
+	if err := sys.Send(s.control, []byte{sandboxinit.Start}); err != nil {
+		return fmt.Errorf("cannot start the command: %w", err)
+	}
+	// What the command has closed must not stay open here. Standard error is kept for messages.
+	if null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0); err == nil {
+		sys.Dup2(null, 0)
+		sys.Dup2(null, 1)
+		syscall.Close(null)
+	}
+	return nil
+}
+
+// Wait passes signals and stops on until the command has ended, ends what it
+// left behind, gives the terminal back, and returns the exit status.
+func (s *Session) Wait() int {
+	done := make(chan struct{})
+	go s.listen()
+	go func() {
+		for {
+			select {
+			case sig := <-s.signals:
+				if !isDropped(sig) {
+					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	ws := s.end0()
+	close(done)
+	if t, ok := openTerminal(); ok {
+		t.takeBack(s.PIDNS)
+		t.f.Close()
+	}
+	return status(ws)
+}
+
+func status(ws syscall.WaitStatus) int {
+	if ws.Signaled() {
+		return cli.SignalBase + int(ws.Signal())
+	}
+	return ws.ExitStatus()
+}
+
+// listen hears what sandbox-init reports.
+func (s *Session) listen() {
+	for {
+		m, err := sys.Recv(s.control)
+		if err != nil || len(m.Data) == 0 {
+			return
+		}
+		// Of several reports only the last is still true.
+		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
+			stop(s.PIDNS)
+			sys.Send(s.control, []byte{sandboxinit.Resume})
+		}
+	}
+}
+
+// Kill ends the session at once. Wait returns afterwards.
+func (s *Session) Kill() { sys.PidfdSend(s.pidfd, syscall.SIGKILL) }
+
+// end kills the sandbox and waits until nothing of it is left.
+func (s *Session) end() syscall.WaitStatus {
+	s.Kill()
+	return s.end0()
+}
+
+// end0 waits for bwrap, then kills pid 1, which the agent may have freed of its
+// death signal, and waits until the kernel has ended all of the pid namespace.
+func (s *Session) end0() syscall.WaitStatus {
+	ws := <-s.exited
+	syscall.Close(s.pidfd)
+	if s.InitPidfd != nil {
+		fd := int(s.InitPidfd.Fd())
+		sys.PidfdSend(fd, syscall.SIGKILL)
+		sys.WaitReadable(fd)
+	}
+	return ws
+}

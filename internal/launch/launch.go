@@ -1,0 +1,336 @@
+// Package launch runs a command in a sandbox: it turns a layout into a running
+// session and takes the session away again when the command has ended.
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"agent-sandbox/internal/agents"
+	"agent-sandbox/internal/bwrap"
+	"agent-sandbox/internal/cli"
+	"agent-sandbox/internal/config"
+	"agent-sandbox/internal/environ"
+	"agent-sandbox/internal/host"
+	"agent-sandbox/internal/keeper"
+	"agent-sandbox/internal/landlock"
+	"agent-sandbox/internal/layout"
+	"agent-sandbox/internal/mountop"
+	"agent-sandbox/internal/mountplan"
+	"agent-sandbox/internal/seccomp"
+	"agent-sandbox/internal/session"
+	"agent-sandbox/internal/sys"
+)
+
+// Request is a launch as the user asked for it.
+type Request struct {
+	Project string // folder, empty: the current one
+	Backend string // --backend, empty: SANDBOX_BACKEND decides
+	DryRun  bool
+	Command []string
+}
+
+// Run launches and returns the exit status: the command's own, or 125 with a
+// message where the command did not run.
+func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int {
+	l, err := layout.Make(ctx, layout.Options{Project: req.Project, Command: req.Command[0]})
+	if err != nil {
+		p.Error(err)
+		return cli.LaunchFailed
+	}
+	r := &run{Layout: l, req: req, p: p}
+	for _, w := range l.Warnings {
+		p.Warn(w)
+	}
+	code, err := r.bwrap(stdout)
+	var stopped *bwrap.Interrupted
+	switch {
+	case errors.As(err, &stopped):
+		return stopped.Status()
+	case err != nil:
+		p.Error(err)
+		return cli.LaunchFailed
+	}
+	return code
+}
+
+type run struct {
+	*layout.Layout
+	req Request
+	p   cli.Printer
+	reg *session.Registry
+	id  string
+}
+
+func (r *run) settings() *config.Settings { return r.Config.Settings }
+
+func (r *run) bwrap(stdout io.Writer) (code int, err error) {
+	spec, err := r.spec()
+	if err != nil {
+		return 0, err
+	}
+	if r.req.DryRun {
+		spec.DataDir = "SESSION.d" // made by a launch, beside its record
+		fmt.Fprintln(stdout, bwrap.CommandLine(spec))
+		return cli.OK, nil
+	}
+	here, err := session.Place()
+	if err != nil {
+		return 0, err
+	}
+	live, errs := session.Sweep(r.User)
+	for _, err := range errs {
+		r.p.Warn(err.Error())
+	}
+	session.CloseAll(live)
+	if r.reg, err = session.Primary(r.User); err != nil {
+		return 0, cli.WithHint(fmt.Errorf("cannot use the registry of sessions: %w", err), "the folder has to be yours alone: chmod 700 it")
+	}
+	defer r.reg.Close()
+	others, _ := session.Existing(r.User)
+	others = slices.DeleteFunc(others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
+	if r.id, err = r.reg.NewSession(); err != nil {
+		return 0, fmt.Errorf("cannot register the session: %w", err)
+	}
+	defer func() {
+		if e := r.reg.End(others, r.id); e != nil && err == nil {
+			r.p.Warn(fmt.Sprintf("cannot take session %s off the registry: %v", r.id, e))
+		}
+	}()
+	if err := r.prepare(); err != nil {
+		return 0, err
+	}
+	made, err := r.reg.Claim(others, r.id, here, r.Plan)
+	if err != nil {
+		return 0, err
+	}
+	spec.DataDir = r.reg.DataDir(r.id)
+	spec.Env = append(spec.Env, "SANDBOX_SESSION="+r.id)
+	return r.session(spec, here, made)
+}
+
+// session starts everything, writes the record, lets the command run and waits.
+func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, error) {
+	guardPath, err := cli.Helper("mount-guard")
+	if err != nil {
+		return 0, err
+	}
+	guard, err := keeper.Start(guardPath, r.reg.File(r.id))
+	if err != nil {
+		return 0, err
+	}
+	defer guard.Stop()
+	s, err := bwrap.Start(spec)
+	if err != nil {
+		return 0, err
+	}
+	code, err := r.supervise(s, guard, here, made)
+	if err != nil {
+		s.Kill()
+		s.Wait()
+	}
+	return code, err
+}
+
+func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.Here, made []string) (int, error) {
+	rec := session.Record{
+		ID: r.id, Version: cli.Version, Host: here.Host, Boot: here.Boot, PIDNS: here.PIDNS, UID: r.User.UID,
+		Backend: "bwrap", Project: r.Project, Command: display(r.req.Command), Started: time.Now(), MountNS: s.MountNS,
+		ConfigDir: r.Config.ConfigDir, Conf: r.Config.ConfFile, HomeAccess: r.Config.HomeAccess,
+		Settings: r.settings().LaunchSettings(), Mounts: r.Plan.Mounts, Made: made,
+	}
+	var err error
+	if rec.Launcher, err = session.Self(); err != nil {
+		return 0, err
+	}
+	if rec.Sandbox, err = session.ProcOf(s.InitPID); err != nil {
+		return 0, err
+	}
+	if r.settings().Scalar("MOUNT_GUARD") != "off" {
+		if rec.Guard, err = session.ProcOf(guard.PID); err != nil {
+			return 0, err
+		}
+	}
+	if err := r.private(rec); err != nil {
+		return 0, err
+	}
+	if err := r.reg.Write(rec); err != nil {
+		return 0, fmt.Errorf("cannot write the session record: %w", err)
+	}
+	if err := guard.Watch(s.InitPidfd); err != nil {
+		return 0, err
+	}
+	r.banner()
+	if err := s.Go(); err != nil {
+		return 0, err
+	}
+	return s.Wait(), nil
+}
+
+// spec is what bwrap is to be started from.
+func (r *run) spec() (bwrap.Spec, error) {
+	s := r.settings()
+	spec := bwrap.Spec{Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
+		PrivateIPC: s.Bool("PRIVATE_IPC"), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
+	var err error
+	if spec.Bwrap, err = bwrap.Find(); err != nil {
+		return spec, err
+	}
+	if spec.Init, err = cli.Self(); err != nil {
+		return spec, err
+	}
+	if spec.IsolateNet, err = r.isolateNet(); err != nil {
+		return spec, err
+	}
+	if spec.Seccomp, err = seccomp.Program(seccomp.Options{Nested: s.Bool("NESTED_SANDBOX")}); err != nil {
+		return spec, err
+	}
+	if abi, err := landlock.ABI(); !spec.IsolateNet && (err != nil || abi < landlock.ScopesABI) {
+		r.p.Warn("abstract unix sockets (X11, D-Bus, container runtimes) and processes outside can be reached: the kernel's landlock has no scopes (Linux 6.12); NETWORK_FILTER_MODE=isolated closes the sockets")
+	}
+	var removed []string
+	spec.Env, removed = environ.Filter(os.Environ(), s)
+	for _, a := range r.Config.Agents {
+		if a.Starts(r.req.Command[0]) {
+			if w := a.Warning(r.User.Home, removed); w != "" {
+				r.p.Warn(w)
+			}
+		}
+	}
+	spec.Env = agents.Environ(spec.Env, r.Config.Agents, r.User.Home)
+	spec.Env = append(spec.Env, "SANDBOX_ACTIVE=1", "SANDBOX_BACKEND=bwrap", "SANDBOX_PROJECT_DIR="+r.Project)
+	return spec, nil
+}
+
+// workdir is the caller's folder where it lies in the project, else the project.
+func (r *run) workdir() string {
+	if wd, err := layout.Physical(""); err == nil && mountplan.Under(wd, r.Project) {
+		return wd
+	}
+	return r.Project
+}
+
+// isolateNet resolves the network mode. The modes filtered and proxied cannot be
+// had: NETWORK_FILTER_FALLBACK says what happens then.
+func (r *run) isolateNet() (bool, error) {
+	mode := r.settings().Scalar("NETWORK_FILTER_MODE")
+	switch mode {
+	case "open":
+		return false, nil
+	case "isolated":
+		return true, nil
+	}
+	switch r.settings().Scalar("NETWORK_FILTER_FALLBACK") {
+	case "open":
+		r.p.Warn(fmt.Sprintf("NETWORK_FILTER_MODE=%s cannot be had: the network is open (NETWORK_FILTER_FALLBACK=open)", mode))
+		return false, nil
+	case "stricter":
+		r.p.Warn(fmt.Sprintf("NETWORK_FILTER_MODE=%s cannot be had: the network is isolated (NETWORK_FILTER_FALLBACK=stricter)", mode))
+		return true, nil
+	}
+	return false, cli.WithHint(fmt.Errorf("NETWORK_FILTER_MODE=%s cannot be had in this version", mode),
+		"set NETWORK_FILTER_MODE to open or isolated, or NETWORK_FILTER_FALLBACK to stricter or open")
+}
+
+// prepare makes what the plan needs on the host: the files shown inside, the
+// folders that the user asked for, an agent's state where its profile says so.
+func (r *run) prepare() error {
+	if err := r.reg.WriteData(r.id, "empty", nil, 0o444); err != nil {
+		return err
+	}
+	for _, m := range r.Plan.Mounts {
+		if m.Kind == mountplan.Data && m.Mode != mountplan.DataCopy {
+			perm := uint32(0o444)
+			if m.Mode == mountplan.DataRW {
+				perm = 0o600
+			}
+			if err := r.reg.WriteData(r.id, fmt.Sprint(m.N), m.Content, perm); err != nil {
+				return err
+			}
+		}
+	}
+	for _, dir := range r.Plan.Create {
+		if err := makeFolder(dir); err != nil {
+			return fmt.Errorf("cannot make a folder of HOME_WRITABLE: %w", err)
+		}
+	}
+	for _, a := range r.Config.Agents {
+		if a.Starts(r.req.Command[0]) {
+			if _, err := a.CarryOver(r.User.Home); err != nil {
+				r.p.Warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
+			}
+		}
+	}
+	return nil
+}
+
+// makeFolder makes one folder below one that exists, following no link.
+func makeFolder(path string) error {
+	dir, err := sys.OpenNoFollow(filepath.Dir(path), sys.O_PATH)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := sys.MkdirAt(dir, filepath.Base(path), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// private takes the session's mounts out of the host's propagation, so that what
+// the host mounts later does not arrive inside, writable, below a path that the
+// plan shows read-only. Where the host shares none of its mounts nothing arrives.
+func (r *run) private(rec session.Record) error {
+	fs, err := host.NewFS()
+	if err != nil {
+		return err
+	}
+	mounts, _ := fs.Mounts()
+	shared := false
+	for _, m := range mounts {
+		shared = shared || m.Shared
+	}
+	if !shared {
+		return nil
+	}
+	op := mountop.Op{Do: mountop.Private, Path: "/", Skip: r.settings().Strings("AUTOMOUNT_ROOTS")}
+	return mountop.All(rec.Target(), []mountop.Op{op}, privateTimeout)
+}
+
+// privateTimeout bounds the step between start and command; it takes milliseconds.
+const privateTimeout = 30 * time.Second
+
+// banner tells a person at a terminal what the session may do.
+func (r *run) banner() {
+	if r.settings().Bool("SANDBOX_QUIET") {
+		return
+	}
+	s := r.settings()
+	fmt.Fprintf(r.p.W, "%s: session %s: writable %s, home %s, network %s\n", r.p.Name, r.id, cli.Quote(r.Project), s.Scalar("HOME_ACCESS"), s.Scalar("NETWORK_FILTER_MODE"))
+	if len(r.Config.Files) == 0 {
+		r.p.Hint("built-in defaults are in use; put your own settings in " + cli.Quote(filepath.Join(r.Config.ConfigDir, "sandbox.conf")))
+	}
+}
+
+// maxDisplay is the length in bytes to which a command is cut in a record.
+const maxDisplay = 1000
+
+func display(command []string) string {
+	s := strings.Join(command, " ")
+	if len(s) <= maxDisplay {
+		return s
+	}
+	cut := maxDisplay
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}

@@ -1,0 +1,332 @@
+// Package sandboxinit supervises the command inside a bwrap session: it tells the
+// launcher when the sandbox is complete, starts the command on its word, passes
+// signals and stops on, and ends with the command's status. It is the
+// agent-sandbox binary itself, bound into the session.
+//
+// It runs with the agent's rights. What it tells is believed only as far as it
+// concerns the session's own life.
+package sandboxinit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"agent-sandbox/internal/cli"
+	"agent-sandbox/internal/execpath"
+	"agent-sandbox/internal/sys"
+)
+
+// Path is the name that bwrap executes it by.
+const Path = "/run/agent-sandbox/init"
+
+// First is the number of the first descriptor it is given: the control socket, a
+// file with the command, and the caller's standard input, output and error.
+const First = 6
+
+// Descriptors is how many there are.
+const Descriptors = 5
+
+const (
+	fdControl = First + iota
+	fdCommand
+	fdStdin
+	fdStdout
+	fdStderr
+)
+
+// Words on the control socket, the first byte of a message. Forward, Stopped carry
+// a signal number in the second.
+const (
+	Ready     = 'r' // to the launcher: every mount is in place
+	Start     = 'g' // to init: run the command
+	Forward   = 's' // to init: the launcher got this signal
+	Stopped   = 't' // to the launcher: the command stopped
+	Continued = 'c' // to the launcher: it runs again
+	Resume    = 'f' // to init: the launcher was continued
+)
+
+// Restrict is called on the thread that becomes the command's parent, to put the
+// command under rules that do not bind the supervisor. An error is reported and
+// the command does not run.
+var Restrict = func() error { return nil }
+
+// EncodeCommand makes the content of the command file.
+func EncodeCommand(nproc string, command []string) []byte {
+	return []byte(nproc + "\x00" + strings.Join(command, "\x00"))
+}
+
+// Main supervises and returns the exit status of the session. With arguments it
+// is the step between supervisor and command that sets limits.
+func Main() int {
+	if len(os.Args) > 3 && os.Args[1] == "limit" {
+		return limit(os.Args[2], os.Args[3:])
+	}
+	// The launcher has blocked all signals before it started bwrap: a Ctrl-C
+	// meant for the command must end neither bwrap nor this process. They stay
+	// pending here, which tells later who got a signal.
+	signals, err := sys.SignalFD(sys.AllSignals())
+	if err != nil {
+		return fail(err)
+	}
+	command, nproc, err := readCommand()
+	if err != nil {
+		return fail(err)
+	}
+	for i := range 3 {
+		if err := sys.Dup2(fdStdin+i, i); err != nil {
+			return fail(err)
+		}
+	}
+	if err := sys.CloexecFrom(3); err != nil {
+		return fail(err)
+	}
+	if err := sys.Send(fdControl, []byte{Ready}); err != nil {
+		return fail(err)
+	}
+	if m, err := sys.Recv(fdControl); err != nil || len(m.Data) == 0 || m.Data[0] != Start {
+		return cli.LaunchFailed // the launcher is gone
+	}
+
+	s := &supervisor{signals: signals}
+	// What would have ended the command had it run already ends the session.
+	early := sys.TakeSignals(signals)
+	for _, sig := range deadly {
+		if early.Has(sig) && !sys.SigIgnored(sig) {
+			return cli.SignalBase + int(sig)
+		}
+	}
+	if err := s.start(command, nproc); err != nil {
+		return cannotRun(command[0], err)
+	}
+	// Nothing here holds the caller's files open once the command has closed them.
+	if null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0); err == nil {
+		for i := range 3 {
+			sys.Dup2(null, i)
+			syscall.Close(fdStdin + i)
+		}
+	}
+	go s.listen()
+	return s.wait()
+}
+
+var deadly = []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
+
+func fail(err error) int {
+	cli.Printer{Name: "agent-sandbox", W: os.Stderr}.Error(fmt.Errorf("cannot supervise the command: %w", err))
+	return cli.LaunchFailed
+}
+
+func readCommand() (command []string, nproc string, err error) {
+	f := os.NewFile(fdCommand, "command")
+	defer f.Close()
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return nil, "", err
+	}
+	fields := strings.Split(string(data), "\x00")
+	if len(fields) < 2 {
+		return nil, "", errors.New("no command given")
+	}
+	return fields[1:], fields[0], nil
+}
+
+type supervisor struct {
+	signals int // signalfd: what this process was sent and has not looked at
+	pid     int // of the command
+	pidfd   int
+	stopped atomic.Bool
+}
+
+// start forks the command from a thread of its own, which takes the rules of
+// Restrict and ends: the command inherits them, the supervisor does not, so that
+// the command can neither trace nor stop it where the rules hold.
+func (s *supervisor) start(command []string, nproc string) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if syscall.Gettid() == syscall.Getpid() {
+			// The main thread cannot end, and whoever may trace it has the
+			// process. Held here, it is not the one that the next call gets.
+			err := s.start(command, nproc)
+			runtime.UnlockOSThread()
+			done <- err
+			return
+		}
+		done <- s.fork(command, nproc)
+	}()
+	return <-done
+}
+
+func (s *supervisor) fork(command []string, nproc string) error {
+	path, err := execpath.Look(command[0], os.Getenv("PATH"))
+	if err != nil {
+		return err
+	}
+	argv := command
+	if nproc != "" {
+		path, argv = Path, append([]string{Path, "limit", nproc, path}, command...)
+	}
+	if err := Restrict(); err != nil {
+		return &setupError{err}
+	}
+	// A shell that makes a background job ignores both; the Go runtime keeps
+	// SIGINT as it was and takes SIGQUIT for itself.
+	if signal.Ignored(syscall.SIGINT) {
+		signal.Ignore(syscall.SIGQUIT)
+	}
+	// The child starts with this thread's mask. A signal that comes while it is
+	// empty ends the supervisor as it would end the command.
+	mask := sys.SetSigMask(0)
+	defer sys.SetSigMask(mask)
+	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
+	s.pid, err = syscall.ForkExec(path, argv, attr)
+	if err == syscall.ENOEXEC {
+		// As execvp(3) does with a script that does not name its interpreter.
+		s.pid, err = syscall.ForkExec("/bin/sh", append([]string{"sh", path}, argv[1:]...), attr)
+	}
+	return err
+}
+
+// limit sets RLIMIT_NPROC and executes the command. The supervisor cannot set it
+// on itself, its runtime could then start no more threads.
+func limit(nproc string, args []string) int {
+	path, command := args[0], args[1:]
+	n, err := strconv.ParseUint(nproc, 10, 64)
+	if err != nil {
+		return fail(fmt.Errorf("limit of processes %s: not a number", cli.Quote(nproc)))
+	}
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(sys.RlimitNProc, &r); err != nil {
+		return fail(fmt.Errorf("getrlimit: %w", err))
+	}
+	r.Max = min(n, r.Max)
+	r.Cur = r.Max
+	if err := syscall.Setrlimit(sys.RlimitNProc, &r); err != nil {
+		return fail(fmt.Errorf("setrlimit: %w", err))
+	}
+	if signal.Ignored(syscall.SIGINT) {
+		signal.Ignore(syscall.SIGQUIT)
+	}
+	err = syscall.Exec(path, command, os.Environ())
+	if err == syscall.ENOEXEC {
+		err = syscall.Exec("/bin/sh", append([]string{"sh", path}, command[1:]...), os.Environ())
+	}
+	return cannotRun(command[0], err)
+}
+
+// A setupError is a failure before the command's own execve.
+type setupError struct{ error }
+
+func (e *setupError) Unwrap() error { return e.error }
+
+func cannotRun(name string, err error) int {
+	p := cli.Printer{Name: "agent-sandbox", W: os.Stderr}
+	status := cli.NotExec
+	var setup *setupError
+	switch {
+	case errors.As(err, &setup):
+		return fail(err)
+	case errors.Is(err, fs.ErrNotExist) && strings.Contains(name, "/") && exists(name):
+		err = cli.WithHint(errors.New("its interpreter is not there"), "see its first line (a script) or `file` (a program); what the sandbox shows: agent-sandbox plan")
+	case errors.Is(err, fs.ErrNotExist):
+		status = cli.NotFound
+		err = cli.WithHint(errors.New("no such command in the sandbox"), "what the sandbox shows: agent-sandbox plan; READONLY_MOUNTS or HOME_READONLY add to it")
+	case errors.Is(err, fs.ErrPermission):
+		err = errors.New("not executable")
+	}
+	p.Error(fmt.Errorf("cannot run %s: %w", cli.Quote(name), err))
+	return status
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// wait returns the command's status when it has ended, and tells the launcher of
+// stops until then. Orphans of the command go to bwrap's pid 1, which reaps them
+// and ends with this process.
+func (s *supervisor) wait() int {
+	for {
+		var ws syscall.WaitStatus
+		_, err := syscall.Wait4(s.pid, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return fail(fmt.Errorf("wait: %w", err))
+		case ws.Exited():
+			return ws.ExitStatus()
+		case ws.Signaled():
+			return cli.SignalBase + int(ws.Signal())
+		case ws.Stopped():
+			s.stopped.Store(true)
+			sys.Send(fdControl, []byte{Stopped, byte(ws.StopSignal())})
+		case ws.Continued():
+			s.stopped.Store(false)
+			sys.Send(fdControl, []byte{Continued})
+		}
+	}
+}
+
+// listen does what the launcher says, until it is gone.
+func (s *supervisor) listen() {
+	// What came between the look before the fork and the child's execve may have
+	// missed the command.
+	seen := sys.TakeSignals(s.signals)
+	for _, sig := range deadly {
+		if seen.Has(sig) {
+			s.signal(sig)
+		}
+	}
+	for {
+		m, err := sys.Recv(fdControl)
+		if err != nil || len(m.Data) == 0 {
+			os.Exit(cli.LaunchFailed)
+		}
+		switch {
+		case m.Data[0] == Forward && len(m.Data) == 2:
+			sig := syscall.Signal(m.Data[1])
+			// Sent to the whole process group, it has reached this process
+			// as well as the command, if that is still in the group.
+			seen |= sys.TakeSignals(s.signals)
+			if !seen.Has(sig) || !s.sameGroup() {
+				s.signal(sig)
+			}
+			seen &^= 1 << (sig - 1)
+		case m.Data[0] == Resume && s.isStopped():
+			// A command in a group of its own did not get the shell's SIGCONT.
+			if pgid, err := syscall.Getpgid(s.pid); err == nil && pgid == s.pid {
+				syscall.Kill(-pgid, syscall.SIGCONT)
+			} else {
+				s.signal(syscall.SIGCONT)
+			}
+		}
+	}
+}
+
+func (s *supervisor) signal(sig syscall.Signal) { sys.PidfdSend(s.pidfd, sig) }
+
+// sameGroup: a process group whose leader is outside this pid namespace is 0 for
+// both.
+func (s *supervisor) sameGroup() bool {
+	pgid, err := syscall.Getpgid(s.pid)
+	return err == nil && pgid == syscall.Getpgrp()
+}
+
+// isStopped asks the kernel, where proc is mounted: the report of a SIGCONT may
+// not have been taken yet.
+func (s *supervisor) isStopped() bool {
+	if st, err := sys.ReadProcStat(s.pid); err == nil {
+		return st.State == 'T'
+	}
+	return s.stopped.Load()
+}
