@@ -15,6 +15,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
+
+	"agent-sandbox/internal/denylist"
 )
 
 // object is built from bpf/ by `make bpf` and compared by `make check`. It serves
@@ -22,14 +24,6 @@ import (
 //
 //go:embed agent_sandbox.bpf.o
 var object []byte
-
-// Settings is struct settings of bpf/agent_sandbox.h.
-type Settings struct {
-	Parent  uint64 // id of the cgroup agent-sandbox-exec
-	Readers uint64 // id of the cgroup of the list readers
-	ReqDev  uint64 // device of the request folder as the kernel numbers it, 0 for none
-	ReqIno  uint64
-}
 
 // pins are the maps that are pinned: the name in bpffs, which takes no dot, for
 // the name in the object.
@@ -91,7 +85,7 @@ func spec() (*ebpf.CollectionSpec, error) {
 // Open makes or reuses the maps pinned in dir, loads the program and attaches it
 // beside the one that is attached already, which it then replaces: at no time is
 // none attached. entries is the size of maps that do not exist yet.
-func Open(dir string, entries uint32, settings Settings) (*Kernel, error) {
+func Open(dir string, entries uint32, settings denylist.Settings) (*Kernel, error) {
 	s, err := spec()
 	if err != nil {
 		return nil, err
@@ -131,6 +125,9 @@ func Open(dir string, entries uint32, settings Settings) (*Kernel, error) {
 	return k, nil
 }
 
+// ErrLayout says that a pinned map is not as this version wants it.
+var ErrLayout = errors.New("was made by a version with another layout")
+
 // openMap opens the map pinned at path or makes and pins it.
 func openMap(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(path, nil)
@@ -138,7 +135,7 @@ func openMap(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	case err == nil:
 		if m.Type() != spec.Type || m.KeySize() != spec.KeySize || m.ValueSize() != spec.ValueSize {
 			m.Close()
-			return nil, fmt.Errorf("%s was made by a version with another layout", path)
+			return nil, fmt.Errorf("%s %w", path, ErrLayout)
 		}
 		return m, nil
 	case !errors.Is(err, fs.ErrNotExist):
@@ -223,4 +220,4 @@ func Detach(dir string) error {
 func (k *Kernel) Close() { k.coll.Close() }
 
 // Set changes the program's settings.
-func (k *Kernel) Set(s Settings) error { return k.settings.Put(uint32(0), s) }
+func (k *Kernel) Set(s denylist.Settings) error { return k.settings.Put(uint32(0), s) }

@@ -97,7 +97,7 @@ func TestListedFileIsDeniedInsideOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { Detach(pin); os.Remove(box); os.Remove(parent) })
-	k, err := Open(pin, 1024, Settings{Parent: inode(t, parent)})
+	k, err := Open(pin, 1024, denylist.Settings{Parent: inode(t, parent)})
 	if err != nil {
 		var ve *ebpf.VerifierError
 		if errors.As(err, &ve) {
@@ -156,7 +156,7 @@ func TestListedFileIsDeniedInsideOnly(t *testing.T) {
 	check("in a child cgroup", child, secret, 42)
 
 	// A second daemon takes over, the first is gone: still denied.
-	k2, err := Open(pin, 1024, Settings{Parent: inode(t, parent)})
+	k2, err := Open(pin, 1024, denylist.Settings{Parent: inode(t, parent)})
 	if err != nil {
 		t.Fatal(err)
 	}

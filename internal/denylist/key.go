@@ -72,3 +72,11 @@ type Seen struct {
 	Object
 	Folder Object // the folder in which the file has its own name; zero where not known
 }
+
+// Settings are the variables of the BPF program (struct settings).
+type Settings struct {
+	Parent  uint64 // id of the cgroup agent-sandbox-exec
+	Readers uint64 // id of the cgroup of the list readers
+	ReqDev  uint64 // device of the request folder as the kernel numbers it, 0 for none
+	ReqIno  uint64
+}
