@@ -3,6 +3,7 @@ package sys
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -87,4 +88,34 @@ func GrantRead(path string, uid uint32) error {
 		return fmt.Errorf("access list of %s: %w", path, err)
 	}
 	return nil
+}
+
+// WatchRemoval starts to watch one file (inotify(7)); what comes back becomes
+// readable when the file is removed. It fails with ENOENT where it is gone.
+func WatchRemoval(path string) (int, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("inotify_init1: %w", err)
+	}
+	if _, err := unix.InotifyAddWatch(fd, path, unix.IN_DELETE_SELF|unix.IN_ATTRIB|unix.IN_MOVE_SELF); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// ReadableWithin waits until a descriptor is readable, at most the given time.
+func ReadableWithin(fd int, most time.Duration) bool {
+	end := time.Now().Add(most)
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		left := time.Until(end)
+		if left <= 0 {
+			return false
+		}
+		n, err := unix.Poll(p, int(left/time.Millisecond)+1)
+		if err != unix.EINTR {
+			return err == nil && n > 0
+		}
+	}
 }
