@@ -9,6 +9,7 @@ LIBEXECDIR  = $(PREFIX)/libexec/agent-sandbox
 DATADIR     = $(PREFIX)/share/agent-sandbox
 MANDIR      = $(PREFIX)/share/man
 COMPDIR     = $(PREFIX)/share/bash-completion/completions
+UNITDIR     = $(PREFIX)/lib/systemd/system
 SYSCONFDIR ?= /etc
 # Where the binaries look for what does not lie beside them; packages build with /usr.
 RUNPREFIX  ?= $(PREFIX)
@@ -31,7 +32,7 @@ all: build
 
 build: $(BIN:%=build/%)
 
-.PHONY: all build deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
+.PHONY: all build package deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
 
 # The Go tool knows what is up to date; make always asks it.
 $(patsubst %,build/%,$(filter-out $(CGO),$(BIN))):
@@ -44,6 +45,30 @@ $(patsubst %,build/%,$(filter $(CGO),$(BIN))):
 deps:
 	test/deps
 
+# Needs `make build`. The daemon's unit is neither enabled nor started here; the package does that.
+INSTALL = install -D -m
+install:
+	for p in $(filter $(BIN),$(USERBIN)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(BINDIR)/$$p || exit 1; done
+	for p in $(filter $(BIN),$(ROOTBIN)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(SBINDIR)/$$p || exit 1; done
+	for p in $(filter $(BIN),$(HELPERS)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(LIBEXECDIR)/$$p || exit 1; done
+	for m in man/*.[1-8]; do $(INSTALL) 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}/$${m#man/} || exit 1; done
+	for c in completions/*; do $(INSTALL) 644 $$c $(DESTDIR)$(COMPDIR)/$${c#completions/} || exit 1; done
+	for a in share/agents/*; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
+	$(INSTALL) 644 apparmor/agent-sandbox $(DESTDIR)$(DATADIR)/apparmor
+	$(INSTALL) 644 share/denylist/denylist $(DESTDIR)$(SYSCONFDIR)/agent-sandbox-exec/denylist
+	$(INSTALL) 644 systemd/agent-sandbox-execd.service $(DESTDIR)$(UNITDIR)/agent-sandbox-execd.service
+	sed -i 's|/usr/sbin/|$(RUNPREFIX)/sbin/|' $(DESTDIR)$(UNITDIR)/agent-sandbox-execd.service
+
+# What install would put there, whatever that is by now, but the configuration of the admin.
+uninstall:
+	tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && $(MAKE) -s install DESTDIR="$$tmp" SYSCONFDIR=/.conf && cd "$$tmp" && \
+	rm -rf .conf && \
+	find . ! -type d | while read -r f; do rm -f "$(DESTDIR)/$$f"; done && \
+	find . -depth -type d -path '*agent-sandbox*' | while read -r d; do rmdir "$(DESTDIR)/$$d" 2>/dev/null || :; done
+
+package:
+	scripts/package
+
 check: deps build lint
 	MUST_WORK=1 $(GO) test -count=1 -timeout 60m ./...
 
@@ -53,7 +78,7 @@ check-fast: build
 lint:
 	test -z "$$(gofmt -l cmd internal test)" || { gofmt -l cmd internal test; exit 1; }
 	$(GO) vet ./...
-	shellcheck test/deps
+	shellcheck -x -P SCRIPTDIR test/deps test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/suites/*/build test/vm/suites/*/main
 	for m in man/*.[1-8]; do mandoc -T lint -W warning $$m || exit 1; done
 
 clean:
