@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -57,6 +59,9 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 // close-on-exec, those its caller left open included.
 func Start(spec Spec) (*Session, error) {
 	signals := catch()
+	if spec.Meanwhile != nil {
+		spec.Meanwhile = sync.OnceValue(spec.Meanwhile)
+	}
 	for try := 1; ; try++ {
 		s, err := start(spec, signals)
 		var f *failure
@@ -101,7 +106,7 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 			p.Env = append(p.Env, e)
 		}
 	}
-	return p.start(signals, func(s *Session, m *sys.Message) error {
+	return p.start(signals, spec.Meanwhile, func(s *Session, m *sys.Message) error {
 		s.readInfo(info)
 		if m == nil {
 			return nil
@@ -127,7 +132,7 @@ type Program struct {
 // StartProgram is Start for a backend that has no pid namespace of its own, or none
 // that the caller may look at: InitPID, MountNS and PIDNS of the session stay 0.
 func StartProgram(p Program) (*Session, error) {
-	s, err := p.start(catch(), func(s *Session, m *sys.Message) (err error) {
+	s, err := p.start(catch(), nil, func(s *Session, m *sys.Message) (err error) {
 		s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
 		if m != nil {
 			s.Supervisor = m.PID
@@ -165,7 +170,7 @@ func (open *files) memfd(name string, content []byte) (*os.File, error) {
 
 // start starts p and waits until sandbox-init has reported, or p has ended; found
 // is called with the report, or with nil where there was none.
-func (p Program) start(signals chan os.Signal, found func(*Session, *sys.Message) error) (*Session, error) {
+func (p Program) start(signals chan os.Signal, meanwhile func() error, found func(*Session, *sys.Message) error) (*Session, error) {
 	if err := sys.CloexecFrom(3); err != nil {
 		return nil, err
 	}
@@ -240,7 +245,7 @@ func (p Program) start(signals chan os.Signal, found func(*Session, *sys.Message
 		syscall.Close(ours)
 		return nil, notStarted(p.Path, err)
 	}
-	if err := s.awaitReady(found); err != nil {
+	if err := s.awaitReady(found, meanwhile); err != nil {
 		syscall.Close(ours)
 		return nil, err
 	}
@@ -257,9 +262,9 @@ func terminalOr(other uintptr) uintptr {
 	return other
 }
 
-// awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
+// awaitReady does what can be done meanwhile, and returns when sandbox-init has reported, bwrap has ended, or a signal
 // came that ends a program.
-func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
+func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile func() error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
 	watched := make(chan struct{})
@@ -271,16 +276,20 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 			case <-ready:
 				return
 			case sig := <-s.signals:
-				switch sig {
-				case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+				if slices.Contains(deadly, sig) {
 					interrupted.Store(int32(sig.(syscall.Signal)))
 					sys.PidfdSend(s.pidfd, syscall.SIGKILL)
-				default:
+				} else {
 					early = append(early, sig)
 				}
 			}
 		}
 	}()
+	notify(s.signals, forwarded)
+	var failed error
+	if meanwhile != nil {
+		failed = meanwhile()
+	}
 	m, err := sys.Recv(s.control)
 	close(ready)
 	<-watched
@@ -300,12 +309,15 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 		}
 		return s.failure(ws)
 	}
+	if failed != nil {
+		s.end()
+		return failed
+	}
 	if err := found(s, &m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
 	}
-	// From here on a message to the terminal must not stop the launcher.
-	signal.Ignore(syscall.SIGTTOU)
+	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
 }
 
@@ -378,7 +390,7 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !isDropped(sig) && !s.stops.done(sig) {
+				if !s.stops.done(sig) {
 					// In the moment in which it forks sandbox-init can itself be stopped.
 					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
 					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
@@ -412,8 +424,8 @@ func (s *Session) listen() {
 			return
 		}
 		// Of several reports only the last is still true.
-		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
-			s.stops.stopped(m.Data[1:])
+		if len(m.Data) == 2 && m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
+			s.stops.stopped(syscall.Signal(m.Data[1]))
 			stop(s.owns)
 			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})
