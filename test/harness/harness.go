@@ -63,7 +63,7 @@ func Bin(t testing.TB, name string) string {
 			return
 		}
 		os.Chmod(installed.dir, 0o755)
-		for _, c := range [][]string{{"build/.", "."}, {"share", "share"}} {
+		for _, c := range [][]string{{"build/.", "."}, {"share/.", "share"}} {
 			src := Root() + "/" + c[0] // not Join: it would clean the "/." away
 			if _, err := os.Stat(src); err != nil {
 				continue
