@@ -293,6 +293,11 @@ func (p *Profile) Starts(command string) bool {
 	return slices.Contains(p.Commands, filepath.Base(command))
 }
 
+// Suppressed says whether a list of SUPPRESS_AGENT_WARNINGS names this agent or all.
+func (p *Profile) Suppressed(list []string) bool {
+	return slices.Contains(list, p.Name) || slices.Contains(list, "all")
+}
+
 // Warning is the text for an agent that is being started while variables that it
 // logs in with are removed (names, as environ.Filter returns them) and no file
 // below home shows that it is logged in; empty where there is nothing to say.

@@ -198,7 +198,7 @@ func (r *run) spec() (bwrap.Spec, error) {
 	var removed []string
 	spec.Env, removed = environ.Filter(os.Environ(), s)
 	for _, a := range r.Config.Agents {
-		if a.Starts(r.req.Command[0]) {
+		if a.Starts(r.req.Command[0]) && !a.Suppressed(s.Strings("SUPPRESS_AGENT_WARNINGS")) {
 			if w := a.Warning(r.User.Home, removed); w != "" {
 				r.p.Warn(w)
 			}
@@ -262,10 +262,10 @@ func (r *run) prepare() error {
 		}
 	}
 	for _, a := range r.Config.Agents {
-		if a.Starts(r.req.Command[0]) {
-			if _, err := a.CarryOver(r.User.Home); err != nil {
-				r.p.Warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
-			}
+		// Whatever the command is: the agent may be started by it, and once it has a
+		// state of its own nothing is carried any more.
+		if _, err := a.CarryOver(r.User.Home); err != nil {
+			r.p.Warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
 		}
 	}
 	return nil

@@ -86,8 +86,12 @@ func Bin(t testing.TB, name string) string {
 }
 
 // Main runs the tests and removes what Bin and NewUser made; use it in TestMain.
-func Main(m *testing.M) {
+// The functions in after remove what the package's own tests made.
+func Main(m *testing.M, after ...func()) {
 	code := m.Run()
+	for _, f := range after {
+		f()
+	}
 	if installed.dir != "" {
 		os.RemoveAll(installed.dir)
 	}
