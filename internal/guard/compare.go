@@ -158,9 +158,16 @@ func (g *Guard) astray(table map[int]mountinfo.Mount) []finding {
 	return out
 }
 
-// writable says whether the plan has a writable mount at path itself.
+// writable says whether the plan lets path be written: the line that governs it
+// is the longest one above it.
 func (g *Guard) writable(path string) bool {
-	return slices.ContainsFunc(g.rec.Mounts, func(m mountplan.Mount) bool { return m.Path == path && m.Kind == mountplan.RW })
+	var governs mountplan.Mount
+	for _, m := range g.rec.Mounts {
+		if mountplan.Under(path, m.Path) && len(m.Path) >= len(governs.Path) {
+			governs = m
+		}
+	}
+	return governs.Kind == mountplan.RW
 }
 
 // narrowedAt remembers that the mounts at and below path are read-only by our
