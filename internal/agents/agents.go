@@ -172,6 +172,17 @@ func (p *Profile) line(line string) error {
 	return err
 }
 
+// Carries says whether CarryOver has something to copy: the agent was used
+// outside, and its folders are wanted inside.
+func (p *Profile) Carries(home string) bool {
+	return slices.ContainsFunc(p.Carry, func(c Carry) bool {
+		from, err := os.Lstat(filepath.Join(home, c.From))
+		return err == nil && from.Mode().IsRegular() && !exists(filepath.Join(home, c.To))
+	})
+}
+
+func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
+
 // CarryOver copies the state files of p whose copies are missing below home and
 // returns the copies that it made, relative to home. Neither side follows a link
 // below home: an agent that wrote there before may have planted one. A file that

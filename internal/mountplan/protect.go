@@ -64,13 +64,6 @@ func (b *builder) masks() error {
 			}
 		}
 	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.Masked {
-			if err := b.protect(request{kind: MaskDir, path: join(b.in.Home, p), exists: true, from: "agent " + a.Name}); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
 }
 
