@@ -57,6 +57,20 @@ type Plan struct {
 	Make     []Placeholder // to be made on the host first, upper folders first
 	Create   []string      // folders that the user asked for and that stay, upper folders first
 	Warnings []string
+	Causes   map[string]Cause // why a protection is there, by its path
+}
+
+// Cause is where a protection comes from, for backends that cannot give every one.
+type Cause struct {
+	Text   string // the variable and where it was set, or what is protected
+	Always bool   // not the user's choice
+	Admin  bool   // the admin's file lists it
+}
+
+// A Loss is a protection of a plan that a backend cannot give.
+type Loss struct {
+	Text  string // what it is and where it was configured
+	Admin bool   // the admin's file asks for it: there is no session without it
 }
 
 // MaxSeed is the size in bytes up to which a file is seeded.
@@ -103,8 +117,10 @@ type builder struct {
 }
 
 type protection struct {
-	mount Mount
-	from  string // where it was configured, for messages
+	mount  Mount
+	from   string // where it was configured, for messages
+	always bool
+	admin  bool
 }
 
 func (b *builder) warn(format string, args ...any) {
@@ -120,6 +136,8 @@ func where(e config.Entry, name string) string {
 	}
 	return name
 }
+
+func byAdmin(e config.Entry) bool { return e.Origin.Layer == "admin" }
 
 func userSet(e config.Entry) bool { return e.Origin.Layer != "default" && e.Origin.Layer != "agent" }
 
@@ -462,8 +480,10 @@ func (b *builder) governing(p string) (Mount, bool) {
 // points of their own, links that no bind shows are made, data gets its numbers.
 func (b *builder) assemble() error {
 	prots := make([]Mount, 0, len(b.prot))
-	for _, p := range b.prot {
+	b.plan.Causes = make(map[string]Cause, len(b.prot))
+	for at, p := range b.prot {
 		prots = append(prots, p.mount)
+		b.plan.Causes[at] = Cause{p.from, p.always, p.admin}
 	}
 	slices.SortFunc(prots, byPath)
 
