@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -56,6 +58,9 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 // close-on-exec, those its caller left open included.
 func Start(spec Spec) (*Session, error) {
 	signals := catch()
+	if spec.Meanwhile != nil {
+		spec.Meanwhile = sync.OnceValue(spec.Meanwhile)
+	}
 	for try := 1; ; try++ {
 		s, err := start(spec, signals)
 		var f *failure
@@ -162,7 +167,7 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		syscall.Close(ours)
 		return nil, notStarted(spec.Bwrap, err)
 	}
-	if err := s.awaitReady(info); err != nil {
+	if err := s.awaitReady(info, spec.Meanwhile); err != nil {
 		syscall.Close(ours)
 		return nil, err
 	}
@@ -179,9 +184,9 @@ func terminalOr(other uintptr) uintptr {
 	return other
 }
 
-// awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
+// awaitReady does what can be done meanwhile, and returns when sandbox-init has reported, bwrap has ended, or a signal
 // came that ends a program.
-func (s *Session) awaitReady(info *os.File) error {
+func (s *Session) awaitReady(info *os.File, meanwhile func() error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
 	watched := make(chan struct{})
@@ -193,16 +198,20 @@ func (s *Session) awaitReady(info *os.File) error {
 			case <-ready:
 				return
 			case sig := <-s.signals:
-				switch sig {
-				case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+				if slices.Contains(deadly, sig) {
 					interrupted.Store(int32(sig.(syscall.Signal)))
 					sys.PidfdSend(s.pidfd, syscall.SIGKILL)
-				default:
+				} else {
 					early = append(early, sig)
 				}
 			}
 		}
 	}()
+	notify(s.signals, forwarded)
+	var failed error
+	if meanwhile != nil {
+		failed = meanwhile()
+	}
 	m, err := sys.Recv(s.control)
 	close(ready)
 	<-watched
@@ -221,12 +230,15 @@ func (s *Session) awaitReady(info *os.File) error {
 	if err != nil || len(m.Data) == 0 {
 		return s.failure(s.end())
 	}
+	if failed != nil {
+		s.end()
+		return failed
+	}
 	if err := s.identify(m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
 	}
-	// From here on a message to the terminal must not stop the launcher.
-	signal.Ignore(syscall.SIGTTOU)
+	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
 }
 
@@ -299,7 +311,7 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !isDropped(sig) && !s.stops.done(sig) {
+				if !s.stops.done(sig) {
 					// In the moment in which it forks sandbox-init can itself be stopped.
 					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
 					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
@@ -333,8 +345,8 @@ func (s *Session) listen() {
 			return
 		}
 		// Of several reports only the last is still true.
-		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
-			s.stops.stopped(m.Data[1:])
+		if len(m.Data) == 2 && m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
+			s.stops.stopped(syscall.Signal(m.Data[1]))
 			stop(s.PIDNS)
 			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})

@@ -122,11 +122,16 @@ func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, e
 	if err != nil {
 		return 0, err
 	}
-	guard, err := keeper.Start(guardPath, r.reg.File(r.id))
-	if err != nil {
-		return 0, err
+	var guard *keeper.Process
+	spec.Meanwhile = func() (err error) {
+		guard, err = keeper.Start(guardPath, r.reg.File(r.id))
+		return err
 	}
-	defer guard.Stop()
+	defer func() {
+		if guard != nil {
+			guard.Stop()
+		}
+	}()
 	s, err := bwrap.Start(spec)
 	if err != nil {
 		return 0, err

@@ -66,10 +66,6 @@ func Main() int {
 	if len(os.Args) > 3 && os.Args[1] == "limit" {
 		return limit(os.Args[2], os.Args[3:])
 	}
-	signals, err := watchSignals()
-	if err != nil {
-		return fail(err)
-	}
 	command, nproc, err := readCommand()
 	if err != nil {
 		return fail(err)
@@ -89,14 +85,8 @@ func Main() int {
 		return cli.LaunchFailed // the launcher is gone
 	}
 
-	s := &supervisor{signals: signals}
-	// What would have ended the command had it run already ends the session.
-	early := signals.take()
-	for _, sig := range deadly {
-		if early.Has(sig) && !sys.SigIgnored(sig) {
-			return cli.SignalBase + int(sig)
-		}
-	}
+	// Until the command runs, what would end it ends the session.
+	s := &supervisor{}
 	if err := s.start(command, nproc); err != nil {
 		return cannotRun(command[0], err)
 	}
@@ -110,8 +100,6 @@ func Main() int {
 	go s.listen()
 	return s.wait()
 }
-
-var deadly = []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
 
 func fail(err error) int {
 	cli.Printer{Name: "agent-sandbox", W: os.Stderr}.Error(fmt.Errorf("cannot supervise the command: %w", err))
@@ -133,7 +121,6 @@ func readCommand() (command []string, nproc string, err error) {
 }
 
 type supervisor struct {
-	signals *signals
 	pid     int // of the command
 	pidfd   int
 	stopped atomic.Bool
@@ -170,6 +157,11 @@ func (s *supervisor) fork(command []string, nproc string) error {
 	}
 	if err := landlock.RestrictWhereScoped(); err != nil {
 		return &setupError{err}
+	}
+	if signal.Ignored(syscall.SIGINT) {
+		// A shell ignores both for a background job; the runtime leaves SIGINT
+		// as it was and takes SIGQUIT.
+		signal.Ignore(syscall.SIGQUIT)
 	}
 	// The child starts with this thread's mask.
 	mask := sys.SetSigMask(0)
@@ -266,14 +258,11 @@ func (s *supervisor) wait() int {
 
 // listen does what the launcher says, until it is gone.
 func (s *supervisor) listen() {
-	// What came between the look before the fork and the child's execve may have
-	// missed the command.
-	seen := s.signals.take()
-	for _, sig := range deadly {
-		if seen.Has(sig) {
-			s.signal(sig)
-		}
+	signals, err := watchSignals()
+	if err != nil {
+		os.Exit(fail(err))
 	}
+	var seen sys.SigSet
 	for {
 		m, err := sys.Recv(fdControl)
 		if err != nil || len(m.Data) == 0 {
@@ -284,7 +273,7 @@ func (s *supervisor) listen() {
 			sig := syscall.Signal(m.Data[1])
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
-			seen |= s.signals.take()
+			seen |= signals.take()
 			if !seen.Has(sig) || !s.sameGroup() {
 				s.signal(sig)
 			}
