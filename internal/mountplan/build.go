@@ -488,20 +488,19 @@ func (b *builder) assemble() error {
 	slices.SortFunc(prots, byPath)
 
 	// A folder above a protection could be renamed away, and another put in its
-	// place; a mount point cannot (rename(2), EBUSY).
+	// place; a mount point cannot (rename(2), EBUSY). That holds through every
+	// writable mount that the protection lies in, not the nearest alone: a project
+	// in a writable home moves with the folder that it lies in.
 	for _, m := range slices.Concat(b.base, prots) {
-		if m.Absent || m.Kind == RW || m.Kind == Data && m.Mode != DataRO {
+		if m.Absent || m.Kind == RW || m.Kind == Data && m.Mode != DataRO || m.Path == "/" {
 			continue
 		}
-		g, ok := b.governing(parent(m.Path))
-		if !ok || g.Kind != RW || m.Path == "/" {
-			continue
-		}
-		for _, d := range between(g.Path, m.Path) {
-			if _, held := b.prot[d]; held {
-				break // nothing below a protection can be renamed
+		for p := m.Path; ; {
+			g, ok := b.governing(parent(p))
+			if !ok || g.Kind != RW || !b.pinBetween(g.Path, p) || g.Path == "/" {
+				break
 			}
-			b.pin(d)
+			p = g.Path
 		}
 	}
 	b.reindex()
@@ -538,6 +537,18 @@ func (b *builder) assemble() error {
 	slices.SortFunc(b.plan.Make, func(x, y Placeholder) int { return comparePaths(x.Path, y.Path) })
 	b.plan.Make = slices.Compact(b.plan.Make)
 	return nil
+}
+
+// pinBetween pins the folders strictly between top and p. It is false where one
+// is held by a protection: nothing below that, nor above, is left to pin.
+func (b *builder) pinBetween(top, p string) bool {
+	for _, d := range between(top, p) {
+		if _, held := b.prot[d]; held {
+			return false // nothing below a protection can be renamed
+		}
+		b.pin(d)
+	}
+	return true
 }
 
 // pin binds a folder onto itself.

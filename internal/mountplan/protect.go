@@ -180,7 +180,7 @@ func (b *builder) overlays() error {
 			return err
 		}
 	}
-	for _, f := range b.in.Binaries {
+	for _, f := range b.binaries() {
 		if err := overlay(request{path: f, always: true, denied: true, exists: true, from: "the suite's own files"}); err != nil {
 			return err
 		}
@@ -211,6 +211,23 @@ func (b *builder) overlays() error {
 		}
 	}
 	return nil
+}
+
+// binaries are the folders of the suite's files, since a helper that is missing
+// there must not be planted; the files alone where something in the folder is to
+// be writable.
+func (b *builder) binaries() []string {
+	var out []string
+	for _, f := range b.in.Binaries {
+		dir := parent(f)
+		if r, err := resolve(b.h, dir); err == nil && !slices.ContainsFunc(b.rw, func(m Mount) bool { return Under(m.Path, r.path) }) {
+			f = dir
+		}
+		if !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // coveredBy is the mask that hides p, if any.
