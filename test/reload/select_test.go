@@ -152,4 +152,3 @@ func TestSmallListAsRoot(t *testing.T) {
 	b.wantWritable(false, f.p("a"))
 	b.want(0)
 }
-
