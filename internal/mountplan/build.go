@@ -426,15 +426,25 @@ func (b *builder) addRW(e config.Entry, name, p string, create bool) error {
 		}
 	}
 	b.note(r)
-	b.pushRW(r.path)
+	b.pushRW(r.path, r.links...)
 	return nil
 }
 
-func (b *builder) pushRW(p string) {
-	if !slices.ContainsFunc(b.rw, func(m Mount) bool { return m.Path == p }) {
-		b.rw = append(b.rw, Mount{Kind: RW, Path: p})
-	}
+func (b *builder) pushRW(p string, via ...link) {
 	b.writable[p] = true
+	at := slices.IndexFunc(b.rw, func(m Mount) bool { return m.Path == p })
+	if at >= 0 && len(via) > 0 {
+		return
+	}
+	m := Mount{Kind: RW, Path: p}
+	for _, l := range via {
+		m.Via = append(m.Via, l.path)
+	}
+	if at >= 0 {
+		b.rw[at] = m // named without a link as well
+		return
+	}
+	b.rw = append(b.rw, m)
 }
 
 func (b *builder) deniedBy(paths ...string) string {
