@@ -213,7 +213,7 @@ func TestInherits(t *testing.T) {
 		c := u.command("launch", "sh", "-c", "echo $LD_LIBRARY_PATH:$OTHER; tr '\\0' '\\n' </proc/1/environ")
 		c.Env = append(c.Env, "LD_LIBRARY_PATH=/x", "OTHER=y", "OLD_KERNEL=1") // landlock's scopes close /proc/1
 		r := harness.Finish(t, c)
-		if r.Stdout != "/x:y\nGOMAXPROCS=1\n" {
+		if r.Stdout != "/x:y\nGOMAXPROCS=1\nGOTRACEBACK=none\n" {
 			t.Errorf("got %q", r.Stdout)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +31,8 @@ type Session struct {
 	MountNS    uint64   // inode of the mount namespace
 	PIDNS      uint64   // inode of the pid namespace
 
-	control int      // socket to sandbox-init
-	pidfd   int      // of bwrap
-	initfd  *os.File // pidfd of sandbox-init
+	control int // socket to sandbox-init
+	pidfd   int // of bwrap
 	signals chan os.Signal
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
@@ -54,9 +54,11 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 //
 // From here on the signals that end, stop or inform a program are caught, and
 // Session.Wait passes them on. Every descriptor of the launcher above 2 becomes
-// close-on-exec, those its caller left open included. It must be called on the main
-// thread: main locks it in an init function (runtime.LockOSThread).
+// close-on-exec, those its caller left open included.
 func Start(spec Spec) (*Session, error) {
+	// From here on the launcher waits. With one processor the runtime lets go of
+	// it as soon as a thread blocks, and does not look every 20 µs whether it should.
+	runtime.GOMAXPROCS(1)
 	signals := catch()
 	if spec.Meanwhile != nil {
 		spec.Meanwhile = sync.OnceValue(spec.Meanwhile)
@@ -74,11 +76,6 @@ func Start(spec Spec) (*Session, error) {
 }
 
 func start(spec Spec, signals chan os.Signal) (*Session, error) {
-	// The death signal is tied to the thread that forks, and only the first one
-	// lives as long as the process.
-	if syscall.Gettid() != syscall.Getpid() {
-		return nil, errors.New("bwrap must be started from the main thread")
-	}
 	opts := options(spec)
 	if n := len(opts); n > maxArgs-10 {
 		return nil, cli.WithHint(fmt.Errorf("cannot start bwrap: %d mounts make %d arguments, it takes %d", len(spec.Mounts), n, maxArgs),
@@ -141,16 +138,20 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		files = append(files, f.Fd())
 	}
 	s := &Session{control: ours, signals: signals, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
-	mask := sys.SetSigMask(sys.AllSignals())
-	pid, err := syscall.ForkExec(spec.Bwrap, []string{spec.Bwrap, "--args", strconv.Itoa(fdArgs), "--", InitPath}, &syscall.ProcAttr{
+	attr := &syscall.ProcAttr{
 		// The command's environment goes to sandbox-init in a file. Here a
 		// variable such as LD_PRELOAD would act outside the sandbox, from a folder
 		// that an agent may write to, and any would show in pid 1's environ.
-		Env:   []string{"GOMAXPROCS=1"}, // of sandbox-init: it starts faster
+		Env:   []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}, // sandbox-init starts faster, and dies silently
 		Files: files,
 		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: &s.pidfd},
+	}
+	var pid int
+	onLastingThread(func() {
+		mask := sys.SetSigMask(sys.AllSignals())
+		pid, err = syscall.ForkExec(spec.Bwrap, []string{spec.Bwrap, "--args", strconv.Itoa(fdArgs), "--", InitPath}, attr)
+		sys.SetSigMask(mask)
 	})
-	sys.SetSigMask(mask)
 	syscall.Close(theirs)
 	if err != nil {
 		syscall.Close(ours)
@@ -165,6 +166,19 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// onLastingThread runs f on a thread that lives as long as the process: the death
+// signal of a child is tied to the thread that forked it.
+func onLastingThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		f()
+		close(done)
+		select {}
+	}()
+	<-done
 }
 
 // terminalOr is the first of the caller's descriptors that is a terminal.
@@ -270,9 +284,6 @@ func (s *Session) identify(m sys.Message) error {
 		return fmt.Errorf("process %d has parent %d, not %d", m.PID, st.PPID, s.InitPID)
 	}
 	s.Supervisor = m.PID
-	if s.initfd, err = sys.PidfdOpen(m.PID); err != nil {
-		return err
-	}
 	pid := strconv.Itoa(s.InitPID)
 	if s.MountNS, err = sys.NSInode(pid, "mnt"); err != nil {
 		return err
@@ -305,8 +316,6 @@ func (s *Session) Wait() int {
 			select {
 			case sig := <-s.signals:
 				if !s.stops.done(sig) {
-					// In the moment in which it forks sandbox-init can itself be stopped.
-					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
 					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
 				}
 			case <-done:

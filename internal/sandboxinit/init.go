@@ -156,15 +156,17 @@ type supervisor struct {
 // Landlock and ends: the command inherits them, the supervisor does not, so that
 // the command can neither trace nor stop it where the rules hold.
 func (s *supervisor) start(c Command) error {
+	// This keeps the main thread from taking what follows, if it is the one.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if syscall.Gettid() == syscall.Getpid() {
 			// The main thread cannot end, and whoever may trace it has the
 			// process. Held here, it is not the one that the next call gets.
-			err := s.start(c)
+			done <- s.start(c)
 			runtime.UnlockOSThread()
-			done <- err
 			return
 		}
 		done <- s.fork(c)
@@ -189,7 +191,10 @@ func (s *supervisor) fork(c Command) error {
 		// as it was and takes SIGQUIT.
 		signal.Ignore(syscall.SIGQUIT)
 	}
-	// The child starts with this thread's mask.
+	// The child starts with this thread's mask. While that is empty, and it is until
+	// some time after the child runs, a stop meant for the command must not stop
+	// the supervisor.
+	sys.SurviveStops()
 	mask := sys.SetSigMask(0)
 	defer sys.SetSigMask(mask)
 	attr := &syscall.ProcAttr{Env: c.Env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
