@@ -3,7 +3,6 @@ package bwrap
 import (
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
 	"syscall"
 
@@ -97,17 +96,15 @@ func openTerminal() (terminal, bool) {
 // foreground group is one of the session or is gone, as after an interactive shell
 // inside. It returns the session's group, 0 where nothing was to do. A group of
 // somebody else's, such as the shell's own, is left alone.
-func (t terminal) takeBack(pidns uint64) int {
+func (t terminal) takeBack(owns func(pgrp int) bool) int {
 	own := syscall.Getpgrp()
 	cur, err := sys.ForegroundGroup(int(t.f.Fd()))
 	if err != nil || cur <= 0 || cur == own {
 		return 0
 	}
 	gone := syscall.Kill(-cur, 0) == syscall.ESRCH
-	if !gone {
-		if ns, err := sys.NSInode(strconv.Itoa(cur), "pid"); err != nil || ns != pidns {
-			return 0
-		}
+	if !gone && !owns(cur) {
+		return 0
 	}
 	if sys.SetForegroundGroup(int(t.f.Fd()), own) != nil || gone {
 		return 0
@@ -118,12 +115,12 @@ func (t terminal) takeBack(pidns uint64) int {
 // stop stops the launcher, so that its shell sees the job stopped, and returns when
 // it was continued. The terminal goes to the shell's job and, if that is still in
 // the foreground afterwards, back to the group inside that had it.
-func stop(pidns uint64) {
+func stop(owns func(pgrp int) bool) {
 	t, ok := openTerminal()
 	inside := 0
 	if ok {
 		defer t.f.Close()
-		inside = t.takeBack(pidns)
+		inside = t.takeBack(owns)
 	}
 	sys.StopSelf()
 	if inside != 0 {

@@ -90,6 +90,19 @@ func (c Command) path() string {
 	return ""
 }
 
+// Restrict is called on the thread that becomes the command's parent, to put the
+// command under rules that do not bind the supervisor. An error is reported and
+// the command does not run. Backends other than bwrap have more to restrict.
+var Restrict = landlock.RestrictWhereScoped
+
+// Self is the path by which this binary can be executed in the session.
+var Self = Path
+
+// Subreaper says that there is no pid 1 in whose end everything ends: orphans of
+// the command come to this process (PR_SET_CHILD_SUBREAPER), which reaps them and
+// ends them with the session.
+var Subreaper = false
+
 // Main supervises and returns the exit status of the session. With arguments it
 // is the step between supervisor and command that sets limits.
 func Main() int {
@@ -128,7 +141,15 @@ func Main() int {
 		}
 	}
 	go s.listen()
-	return s.wait()
+	code := s.wait()
+	endOrphans()
+	return code
+}
+
+func endOrphans() {
+	if Subreaper {
+		sys.KillDescendants()
+	}
 }
 
 func fail(err error) int {
@@ -152,8 +173,8 @@ type supervisor struct {
 	stopped atomic.Bool
 }
 
-// start forks the command from a thread of its own, which takes the scopes of
-// Landlock and ends: the command inherits them, the supervisor does not, so that
+// start forks the command from a thread of its own, which takes the rules of
+// Restrict and ends: the command inherits them, the supervisor does not, so that
 // the command can neither trace nor stop it where the rules hold.
 func (s *supervisor) start(c Command) error {
 	// This keeps the main thread from taking what follows, if it is the one.
@@ -181,9 +202,9 @@ func (s *supervisor) fork(c Command) error {
 	}
 	argv := c.Args
 	if c.NProc != "" {
-		path, argv = Path, append([]string{Path, "limit", c.NProc, path}, c.Args...)
+		path, argv = Self, append([]string{Path, "limit", c.NProc, path}, c.Args...)
 	}
-	if err := landlock.RestrictWhereScoped(); err != nil {
+	if err := Restrict(); err != nil {
 		return &setupError{err}
 	}
 	if signal.Ignored(syscall.SIGINT) {
@@ -263,14 +284,18 @@ func exists(path string) bool {
 }
 
 // wait returns the command's status when it has ended, and tells the launcher of
-// stops until then. Orphans of the command go to bwrap's pid 1, which reaps them
-// and ends with this process.
+// stops until then. Orphans of the command go to pid 1, which reaps them and ends
+// with this process, unless this is a subreaper.
 func (s *supervisor) wait() int {
+	who := s.pid
+	if Subreaper {
+		who = -1
+	}
 	for {
 		var ws syscall.WaitStatus
-		_, err := syscall.Wait4(s.pid, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
+		pid, err := syscall.Wait4(who, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
 		switch {
-		case err == syscall.EINTR:
+		case err == syscall.EINTR || err == nil && pid != s.pid:
 		case err != nil:
 			return fail(fmt.Errorf("wait: %w", err))
 		case ws.Exited():
@@ -297,6 +322,7 @@ func (s *supervisor) listen() {
 	for {
 		m, err := sys.Recv(fdControl)
 		if err != nil || len(m.Data) == 0 {
+			endOrphans()
 			os.Exit(cli.LaunchFailed)
 		}
 		switch {
