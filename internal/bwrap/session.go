@@ -393,8 +393,8 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !s.stops.done(sig) {
-					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
+				if m := s.stops.message(sig.(syscall.Signal)); m != nil {
+					sys.Send(s.control, m)
 				}
 			case <-done:
 				return
@@ -424,9 +424,11 @@ func (s *Session) listen() {
 		if err != nil || len(m.Data) == 0 {
 			return
 		}
-		// Of several reports only the last is still true.
-		if len(m.Data) == 2 && m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
-			s.stops.stopped(syscall.Signal(m.Data[1]))
+		if len(m.Data) != 2 || m.Data[0] != sandboxinit.Stopped {
+			continue
+		}
+		s.stops.stopped(syscall.Signal(m.Data[1]))
+		if !sys.Readable(s.control) { // of several reports only the last is still true
 			stop(s.owns)
 			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})

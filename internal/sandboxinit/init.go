@@ -44,8 +44,9 @@ const (
 	fdStderr
 )
 
-// Words on the control socket, the first byte of a message. Forward, Stopped carry
-// a signal number in the second.
+// Words on the control socket, the first byte of a message. Forward and Stopped
+// carry a signal number in the second, Forward in the third the number of Stopped
+// that the launcher has heard.
 const (
 	Ready     = 'r' // to the launcher: every mount is in place
 	Start     = 'g' // to init: run the command
@@ -171,6 +172,7 @@ type supervisor struct {
 	pid     int // of the command
 	pidfd   int
 	stopped atomic.Bool
+	stops   atomic.Uint32 // how often the command has stopped
 }
 
 // start forks the command from a thread of its own, which takes the rules of
@@ -304,6 +306,7 @@ func (s *supervisor) wait() int {
 			return cli.SignalBase + int(ws.Signal())
 		case ws.Stopped():
 			s.stopped.Store(true)
+			s.stops.Add(1)
 			sys.Send(fdControl, []byte{Stopped, byte(ws.StopSignal())})
 		case ws.Continued():
 			s.stopped.Store(false)
@@ -326,8 +329,11 @@ func (s *supervisor) listen() {
 			os.Exit(cli.LaunchFailed)
 		}
 		switch {
-		case m.Data[0] == Forward && len(m.Data) == 2:
+		case m.Data[0] == Forward && len(m.Data) == 3:
 			sig := syscall.Signal(m.Data[1])
+			if sig == syscall.SIGTSTP && byte(s.stops.Load()) != m.Data[2] {
+				continue // it has done its work
+			}
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
 			seen |= signals.take()
