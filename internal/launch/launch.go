@@ -123,6 +123,7 @@ func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []
 	defer r.reg.Close()
 	others, _ := session.Existing(r.User)
 	others = slices.DeleteFunc(others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
+	bwrap.Catch() // from here on there is something to take away again
 	if r.id, err = r.reg.NewSession(); err != nil {
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
