@@ -78,8 +78,16 @@ check-fast: build
 lint:
 	test -z "$$(gofmt -l cmd internal test)" || { gofmt -l cmd internal test; exit 1; }
 	$(GO) vet ./...
-	shellcheck -x -P SCRIPTDIR test/deps test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/suites/*/build test/vm/suites/*/main
+	shellcheck -x -P SCRIPTDIR test/deps test/demo completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/suites/*/build test/vm/suites/*/main
 	for m in man/*.[1-8]; do mandoc -T lint -W warning $$m || exit 1; done
+
+demo: deps build
+	test/demo
+
+# Ratios against a peer in the same run; every program in test/bench prints its own.
+bench: build
+	$(GO) test -run "^$$" -bench . -benchtime 1x -timeout 30m ./test/bench/...
+	@for b in test/bench/*; do [ -x "$$b" ] && [ -f "$$b" ] || continue; echo "== $$b"; "$$b" || exit 1; done
 
 clean:
 	rm -rf build

@@ -12,7 +12,6 @@ import (
 	"syscall"
 
 	"agent-sandbox/internal/cli"
-	"agent-sandbox/internal/landlock"
 	"agent-sandbox/internal/launch"
 	"agent-sandbox/internal/sandboxinit"
 )
@@ -56,7 +55,6 @@ func init() {
 
 func main() {
 	if os.Args[0] == sandboxinit.Path {
-		sandboxinit.Restrict = landlock.RestrictWhereScoped
 		os.Exit(sandboxinit.Main())
 	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

@@ -50,7 +50,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if cli.Common(args, usage, stdout) {
 		return cli.OK
 	}
-	if len(args) > 0 && (args[0] == nsjoin.Join || args[0] == nsjoin.Source) {
+	if nsjoin.Worker() {
 		if repair.Work() != nil {
 			return cli.Failed
 		}

@@ -28,6 +28,7 @@ type Spec struct {
 	IsolateNet bool              // own network namespace with nothing but loopback
 	Seccomp    []byte            // filter program, an array of struct sock_filter; empty for none
 	NProc      string            // RLIMIT_NPROC of the command, empty for the caller's
+	Meanwhile  func() error      // done by Start while bwrap sets up, once; nil for nothing
 }
 
 // Descriptors of bwrap beyond standard input, output and error.

@@ -4,50 +4,85 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"agent-sandbox/internal/sys"
 )
 
-// forwarded are the signals that the launcher passes on: what a user, a shell or
-// a batch system sends to end, stop or tell a program something.
-var forwarded = []os.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM,
-	syscall.SIGALRM, syscall.SIGVTALRM, syscall.SIGXCPU, syscall.SIGIO, syscall.SIGPWR, syscall.SIGWINCH,
-	syscall.SIGTSTP, syscall.SIGTTIN,
-}
+// deadly are the signals that end a launch which has not come to its command.
+var deadly = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
 
-// dropped are caught so that they neither end nor stop the launcher: a message to
-// a closed standard error, a file above the limit.
-var dropped = []os.Signal{syscall.SIGPIPE, syscall.SIGXFSZ}
+// forwarded are the others that the launcher passes on. Few: each costs some
+// switches between threads at every launch. A resize of the window and SIGTTIN come
+// to the command by the kernel, and the Go runtime drops the rest.
+var forwarded = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP}
 
-// catch receives the signals meant for the command. What the caller ignored
-// (nohup's SIGHUP, the SIGINT of a shell's background job) stays ignored, here
-// and in the command.
-func catch() chan os.Signal {
+// ignored would stop or end the launcher: SIGTTIN and SIGTTOU by the terminal,
+// SIGPIPE by a message to a closed standard error.
+var ignored = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE}
+
+// Catch receives, from now on, the signals meant for the command; Start calls it
+// too. A launcher calls it before it makes anything that it must tidy up: a signal
+// that comes before the command runs then ends Start with Interrupted. What the
+// caller ignored (nohup's SIGHUP, the SIGINT of a shell's background job) stays
+// ignored, here and in the command.
+func Catch() { catch() }
+
+var catch = sync.OnceValue(func() chan os.Signal {
 	c := make(chan os.Signal, 64)
-	ignored := signal.Ignored(syscall.SIGINT)
-	for _, s := range forwarded {
-		switch {
-		case sys.SigIgnored(s.(syscall.Signal)):
-		case s == syscall.SIGQUIT && ignored:
-			// The Go runtime has taken it over by now; shells ignore both.
-			signal.Ignore(s)
-		default:
+	if signal.Ignored(syscall.SIGINT) {
+		// The Go runtime has taken it over by now; shells ignore both.
+		signal.Ignore(syscall.SIGQUIT)
+	}
+	notify(c, deadly)
+	return c
+})
+
+// notify is signal.Notify for those of the signals that are not ignored. Each costs
+// a few switches between threads.
+func notify(c chan os.Signal, signals []os.Signal) {
+	for _, s := range signals {
+		if !sys.SigIgnored(s.(syscall.Signal)) {
 			signal.Notify(c, s)
 		}
 	}
-	signal.Notify(c, dropped...)
-	return c
 }
 
-func isDropped(s os.Signal) bool {
-	for _, d := range dropped {
-		if s == d {
-			return true
-		}
+// stops keeps SIGTSTP from stopping the command twice. Sent to the whole group
+// it comes to the launcher as well, which may learn that the command has stopped,
+// and stop, before it has looked at its own signal; when it does, later, that is
+// done with. Sandbox-init cannot tell by then: SIGCONT has discarded the stop
+// signals that were pending there.
+type stops struct {
+	mu     sync.Mutex
+	passed bool // sent on since the command was last continued
+	due    bool // it has stopped the command and not come here
+}
+
+// done says whether sig needs no passing on, and notes it otherwise.
+func (s *stops) done(sig os.Signal) bool {
+	if sig != syscall.SIGTSTP {
+		return false
 	}
-	return false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	due := s.due
+	s.due, s.passed = false, true
+	return due
+}
+
+// stopped notes which signal stopped the command.
+func (s *stops) stopped(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = sig == syscall.SIGTSTP && !s.passed
+}
+
+func (s *stops) continued() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.passed = false
 }
 
 // A terminal is the launcher's controlling terminal.

@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -29,11 +31,13 @@ type Session struct {
 	MountNS    uint64   // inode of the mount namespace
 	PIDNS      uint64   // inode of the pid namespace
 
-	control int // socket to sandbox-init
-	pidfd   int // of bwrap
+	control int      // socket to sandbox-init
+	pidfd   int      // of bwrap
+	initfd  *os.File // pidfd of sandbox-init
 	signals chan os.Signal
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
+	stops   stops
 }
 
 // Interrupted is the error of Start where a signal came that ends a program.
@@ -54,6 +58,9 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 // close-on-exec, those its caller left open included.
 func Start(spec Spec) (*Session, error) {
 	signals := catch()
+	if spec.Meanwhile != nil {
+		spec.Meanwhile = sync.OnceValue(spec.Meanwhile)
+	}
 	for try := 1; ; try++ {
 		s, err := start(spec, signals)
 		var f *failure
@@ -73,6 +80,11 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 			"name common parent folders in the configuration instead of single entries")
 	}
 	if err := sys.CloexecFrom(3); err != nil {
+		return nil, err
+	}
+	// bwrap ends before pid 1 of the sandbox does; the launcher reaps that, not
+	// whatever reaps orphans on this host, so that nothing is left when it ends.
+	if err := sys.BecomeSubreaper(); err != nil {
 		return nil, err
 	}
 	var open []*os.File
@@ -146,12 +158,7 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		if err != nil {
 			return
 		}
-		var ws syscall.WaitStatus
-		for {
-			if _, err := syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
-				break
-			}
-		}
+		ws, _ := sys.WaitChild(pid)
 		s.exited <- ws
 	}()
 	err = <-started
@@ -160,7 +167,7 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		syscall.Close(ours)
 		return nil, notStarted(spec.Bwrap, err)
 	}
-	if err := s.awaitReady(info); err != nil {
+	if err := s.awaitReady(info, spec.Meanwhile); err != nil {
 		syscall.Close(ours)
 		return nil, err
 	}
@@ -177,9 +184,9 @@ func terminalOr(other uintptr) uintptr {
 	return other
 }
 
-// awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
+// awaitReady does what can be done meanwhile, and returns when sandbox-init has reported, bwrap has ended, or a signal
 // came that ends a program.
-func (s *Session) awaitReady(info *os.File) error {
+func (s *Session) awaitReady(info *os.File, meanwhile func() error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
 	watched := make(chan struct{})
@@ -191,16 +198,20 @@ func (s *Session) awaitReady(info *os.File) error {
 			case <-ready:
 				return
 			case sig := <-s.signals:
-				switch sig {
-				case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+				if slices.Contains(deadly, sig) {
 					interrupted.Store(int32(sig.(syscall.Signal)))
 					sys.PidfdSend(s.pidfd, syscall.SIGKILL)
-				default:
+				} else {
 					early = append(early, sig)
 				}
 			}
 		}
 	}()
+	notify(s.signals, forwarded)
+	var failed error
+	if meanwhile != nil {
+		failed = meanwhile()
+	}
 	m, err := sys.Recv(s.control)
 	close(ready)
 	<-watched
@@ -213,18 +224,21 @@ func (s *Session) awaitReady(info *os.File) error {
 	s.readInfo(info)
 	if sig := interrupted.Load(); sig != 0 {
 		s.end()
+		killOrphans()
 		return &Interrupted{syscall.Signal(sig)}
 	}
 	if err != nil || len(m.Data) == 0 {
 		return s.failure(s.end())
 	}
-	s.Supervisor = m.PID
+	if failed != nil {
+		s.end()
+		return failed
+	}
 	if err := s.identify(m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
 	}
-	// From here on a message to the terminal must not stop the launcher.
-	signal.Ignore(syscall.SIGTTOU)
+	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
 }
 
@@ -262,6 +276,10 @@ func (s *Session) identify(m sys.Message) error {
 	if st.PPID != s.InitPID {
 		return fmt.Errorf("process %d has parent %d, not %d", m.PID, st.PPID, s.InitPID)
 	}
+	s.Supervisor = m.PID
+	if s.initfd, err = sys.PidfdOpen(m.PID); err != nil {
+		return err
+	}
 	pid := strconv.Itoa(s.InitPID)
 	if s.MountNS, err = sys.NSInode(pid, "mnt"); err != nil {
 		return err
@@ -293,7 +311,9 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !isDropped(sig) {
+				if !s.stops.done(sig) {
+					// In the moment in which it forks sandbox-init can itself be stopped.
+					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
 					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
 				}
 			case <-done:
@@ -325,8 +345,10 @@ func (s *Session) listen() {
 			return
 		}
 		// Of several reports only the last is still true.
-		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
+		if len(m.Data) == 2 && m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
+			s.stops.stopped(syscall.Signal(m.Data[1]))
 			stop(s.PIDNS)
+			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})
 		}
 	}
@@ -347,9 +369,20 @@ func (s *Session) end0() syscall.WaitStatus {
 	ws := <-s.exited
 	syscall.Close(s.pidfd)
 	if s.InitPidfd != nil {
-		fd := int(s.InitPidfd.Fd())
-		sys.PidfdSend(fd, syscall.SIGKILL)
-		sys.WaitReadable(fd)
+		sys.PidfdSignal(s.InitPidfd, syscall.SIGKILL)
+		sys.WaitChild(s.InitPID)
 	}
 	return ws
+}
+
+// killOrphans ends what a killed bwrap left before it told of its child: that
+// waits for a word of bwrap, without a death signal, for ever.
+func killOrphans() {
+	for _, pid := range sys.Children() {
+		name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+		if err == nil && strings.TrimSpace(string(name)) == "bwrap" {
+			syscall.Kill(pid, syscall.SIGKILL)
+			sys.WaitChild(pid)
+		}
+	}
 }

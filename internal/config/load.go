@@ -235,14 +235,17 @@ func (st *state) run(ctx context.Context, files []*file, admin bool) error {
 	if req.User != "" {
 		env = append(env, "USER="+req.User, "LOGNAME="+req.User)
 	}
-	frames, messages, err := source(ctx, files, start, env, req.ProjectDir)
+	a, messages, err := source(ctx, files, start, env, req.ProjectDir)
 	if err != nil {
 		return err
 	}
-	for i, fr := range frames {
+	for i, fr := range a.frames {
 		if err := st.take(files[i], fr, messages); err != nil {
 			return err
 		}
+	}
+	for _, name := range a.names {
+		st.unknown(files, name)
 	}
 	st.warnings = append(st.warnings, messages...)
 	return nil
@@ -252,9 +255,6 @@ func (st *state) run(ctx context.Context, files []*file, admin bool) error {
 func (st *state) take(f *file, fr frame, messages []string) error {
 	if fr.status != 0 {
 		return failed(f, fr, messages)
-	}
-	for _, name := range fr.fresh {
-		st.unknown(f, name)
 	}
 	for _, v := range Vars {
 		var err error
@@ -273,10 +273,8 @@ func (st *state) take(f *file, fr frame, messages []string) error {
 // failed is the error for a file that returned a status: what bash said of that
 // line, where it said something.
 func failed(f *file, fr frame, messages []string) error {
-	for _, word := range []string{"syntax error", "unexpected"} {
-		if m := said(messages, f.String()+":", word); m != "" {
-			return cli.WithHint(errors.New(m), "mend it; `bash -n %s` checks the syntax of the file", shellWord(f.path))
-		}
+	if m := said(messages, f.String()+":", "syntax error", "unexpected EOF"); m != "" {
+		return cli.WithHint(errors.New(m), "mend it; `bash -n %s` checks the syntax of the file", shellWord(f.path))
 	}
 	at := Origin{File: f.path, Line: fr.line}
 	if m := said(messages, at.String()+":", ""); m != "" {
@@ -286,18 +284,19 @@ func failed(f *file, fr frame, messages []string) error {
 		"a file has the status of its last command: end it with `return 0`, or write `if … fi` in place of `… && …`")
 }
 
-// said is the first message that begins with prefix and holds word.
-func said(messages []string, prefix, word string) string {
+// said is the first message that begins with prefix and holds one of words.
+func said(messages []string, prefix string, words ...string) string {
 	for _, m := range messages {
-		if strings.HasPrefix(m, prefix) && strings.Contains(m, word) {
+		if strings.HasPrefix(m, prefix) && slices.ContainsFunc(words, func(w string) bool { return strings.Contains(m, w) }) {
 			return m
 		}
 	}
 	return ""
 }
 
-// unknown warns of a variable in capitals that a file made and nothing reads.
-func (st *state) unknown(f *file, name string) {
+// unknown warns of a variable in capitals that a file made and nothing reads: of
+// the first file whose text assigns it, else of the last.
+func (st *state) unknown(files []*file, name string) {
 	if _, ok := Lookup(name); ok || shellVariable(name) || strings.ToUpper(name) != name {
 		return
 	}
@@ -305,7 +304,13 @@ func (st *state) unknown(f *file, name string) {
 	if near := nearest(name); near != "" {
 		text += ": did you mean " + near
 	}
-	st.warn(f.origin(name, ""), name, "%s", text)
+	var o Origin
+	for _, f := range files {
+		if o = f.origin(name, ""); o.Line > 0 {
+			break
+		}
+	}
+	st.warn(o, name, "%s", text)
 }
 
 // shellVariable says whether bash itself, or a program of the environment, reads

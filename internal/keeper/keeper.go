@@ -106,11 +106,7 @@ func (p *Process) Send(message string) error { return sys.Send(p.sock, []byte(me
 // reaps it.
 func (p *Process) Stop() {
 	syscall.Kill(p.PID, syscall.SIGKILL)
-	for {
-		if _, err := syscall.Wait4(p.PID, nil, 0, nil); err != syscall.EINTR {
-			break
-		}
-	}
+	sys.WaitChild(p.PID)
 	syscall.Close(p.sock)
 	p.stderr.Close()
 }

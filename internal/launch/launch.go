@@ -27,7 +27,6 @@ import (
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/seccomp"
 	"agent-sandbox/internal/session"
-	"agent-sandbox/internal/sys"
 )
 
 // Request is a launch as the user asked for it.
@@ -123,11 +122,16 @@ func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, e
 	if err != nil {
 		return 0, err
 	}
-	guard, err := keeper.Start(guardPath, r.reg.File(r.id))
-	if err != nil {
-		return 0, err
+	var guard *keeper.Process
+	spec.Meanwhile = func() (err error) {
+		guard, err = keeper.Start(guardPath, r.reg.File(r.id))
+		return err
 	}
-	defer guard.Stop()
+	defer func() {
+		if guard != nil {
+			guard.Stop()
+		}
+	}()
 	s, err := bwrap.Start(spec)
 	if err != nil {
 		return 0, err
@@ -258,7 +262,7 @@ func (r *run) prepare() error {
 		}
 	}
 	for _, dir := range r.Plan.Create {
-		if err := makeFolder(dir); err != nil {
+		if err := host.MakeFolder(dir); err != nil {
 			return fmt.Errorf("cannot make a folder of HOME_WRITABLE: %w", err)
 		}
 	}
@@ -268,19 +272,6 @@ func (r *run) prepare() error {
 				r.p.Warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
 			}
 		}
-	}
-	return nil
-}
-
-// makeFolder makes one folder below one that exists, following no link.
-func makeFolder(path string) error {
-	dir, err := sys.OpenNoFollow(filepath.Dir(path), sys.O_PATH)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := sys.MkdirAt(dir, filepath.Base(path), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
 	}
 	return nil
 }

@@ -35,7 +35,8 @@ type Layout struct {
 	Project  string // physical
 	Config   *config.Result
 	Plan     *mountplan.Plan
-	Differ   []string // reload: launch-only settings that differ from the session's
+	Differ   []string          // reload: launch-only settings that differ from the session's
+	Retained []mountplan.Mount // reload: protections of the session that left the configuration
 	Warnings []string
 }
 
@@ -114,28 +115,31 @@ func Make(ctx context.Context, o Options) (*Layout, error) {
 	if err := l.Config.CheckProject(); err != nil {
 		return nil, err
 	}
-	var keep []mountplan.Mount
 	if o.Running != nil {
 		if l.Differ, err = l.Config.ApplyLaunch(o.Running.Settings); err != nil {
 			return nil, err
-		}
-		for _, m := range o.Running.Mounts {
-			if m.Protection() {
-				keep = append(keep, m)
-			}
 		}
 	}
 	in, err := l.input(o.Command)
 	if err != nil {
 		return nil, err
 	}
-	in.Keep = keep
 	fs, err := host.NewFS()
 	if err != nil {
 		return nil, err
 	}
 	if l.Plan, err = mountplan.Build(fs, in); err != nil {
 		return nil, err
+	}
+	if o.Running != nil {
+		// Protections that left the configuration stay, and what is writable
+		// around them is planned with them.
+		if l.Retained = mountplan.Retained(o.Running.Mounts, l.Plan.Mounts); len(l.Retained) > 0 {
+			in.Keep = l.Retained
+			if l.Plan, err = mountplan.Build(fs, in); err != nil {
+				return nil, err
+			}
+		}
 	}
 	l.Warnings = append(l.Warnings, l.Plan.Warnings...)
 	return l, nil

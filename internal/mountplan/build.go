@@ -507,6 +507,9 @@ func (b *builder) assemble() error {
 	n := 0
 	for i := range b.plan.Mounts {
 		if m := &b.plan.Mounts[i]; m.Kind == Data {
+			if m.Content == nil && m.Digest != "" {
+				continue // kept from the session, its content is in its folder
+			}
 			sum := sha256.Sum256(m.Content)
 			m.Digest, m.N = hex.EncodeToString(sum[:]), n
 			n++

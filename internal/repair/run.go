@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/nsjoin"
 	"agent-sandbox/internal/sys"
 )
@@ -40,6 +42,7 @@ const passes = 16
 // A run is one set of operations on one session.
 type run struct {
 	target Target
+	ops    []Op
 	main   *client
 	source *client            // made when needed
 	nested map[uint64]*client // by inode of the mount namespace
@@ -58,7 +61,7 @@ type run struct {
 // Run does ops in the session, and writes one result a line, in order, when all
 // is done and read back. all says whether every result is ok.
 func Run(t Target, ops []Op, errs map[int]error, timeout time.Duration, w io.Writer) (all bool, err error) {
-	r := &run{target: t, nested: map[uint64]*client{}, closed: map[uint64]error{}, results: make([]Result, len(ops)), done: make([]bool, len(ops))}
+	r := &run{target: t, ops: ops, nested: map[uint64]*client{}, closed: map[uint64]error{}, results: make([]Result, len(ops)), done: make([]bool, len(ops))}
 	defer r.stop()
 	finished := make(chan error, 1)
 	go func() { finished <- r.all(ops, errs) }()
@@ -81,9 +84,9 @@ func Run(t Target, ops []Op, errs map[int]error, timeout time.Duration, w io.Wri
 	bw := bufio.NewWriter(w)
 	for i, res := range r.results {
 		if !r.done[i] {
-			res = Result{Refused, "not done: " + fmt.Sprint(err)}
+			res = Result{Status: Refused, Text: "not done: " + fmt.Sprint(err)}
 		} else if err != nil && res.Status == OK {
-			res = Result{Busy, "done, but not checked to the end: " + err.Error()}
+			res = Result{Status: Busy, Text: "done, but not checked to the end: " + err.Error()}
 		}
 		all = all && res.Status == OK
 		fmt.Fprintln(bw, res.Line())
@@ -120,7 +123,7 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 	}
 	for i, op := range ops {
 		if err := errs[i]; err != nil {
-			r.set(i, Result{Refused, err.Error()})
+			r.set(i, Result{Status: Refused, Text: err.Error()})
 			continue
 		}
 		a, err := r.one(op)
@@ -131,7 +134,7 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 			a.Guard.Op = i
 			r.guards = append(r.guards, *a.Guard)
 		}
-		res := Result{a.Status, a.Text}
+		res := Result{Status: a.Status, Text: a.Text}
 		if a.Status == Busy {
 			res.Text = r.describe(a.Busy)
 		}
@@ -254,16 +257,23 @@ func openContent(name string) (int, error) {
 	return fd, nil
 }
 
+// readHost reads the host's mount table once.
+func (r *run) readHost() error {
+	if r.host != nil {
+		return nil
+	}
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	r.host, err = parseTable(data)
+	return err
+}
+
 // hostBelow are the topmost mounts of the host below path.
 func (r *run) hostBelow(path string) ([]hostMount, error) {
-	if r.host == nil {
-		data, err := os.ReadFile("/proc/self/mountinfo")
-		if err != nil {
-			return nil, err
-		}
-		if r.host, err = parseTable(data); err != nil {
-			return nil, err
-		}
+	if err := r.readHost(); err != nil {
+		return nil, err
 	}
 	at := map[string]hostMount{}
 	for _, m := range r.host.below(path) {
@@ -352,7 +362,7 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 	}
 	seen := map[string]bool{}
 	for _, h := range held {
-		guards := r.onDevice(h.obj)
+		guards := r.inherited(h, r.onDevice(h.obj))
 		key := fmt.Sprint(h.obj.MountID, h.obj.Major, h.obj.Minor, h.obj.Inode, h.link)
 		if len(guards) == 0 || seen[key] {
 			continue
@@ -388,6 +398,21 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 		}
 	}
 	return again, left, nil
+}
+
+// inherited leaves out the protections that a descriptor of the host's own mounts
+// has nothing to do with: one that the command was started with (its standard
+// output, say) is no mount of the session's, and the host's path tells where it is.
+func (r *run) inherited(h holding, guards []protection) []protection {
+	if r.readHost() != nil {
+		return guards
+	}
+	if _, ok := r.host.get(h.obj.MountID); !ok || strings.HasSuffix(h.link, " (deleted)") {
+		return guards
+	}
+	return slices.DeleteFunc(slices.Clone(guards), func(g protection) bool {
+		return !mountplan.Under(h.link, r.ops[g.Op].Source)
+	})
 }
 
 // askHolder asks the worker in whose namespace the holder's mount is. A mount

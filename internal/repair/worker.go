@@ -389,7 +389,8 @@ func (w *worker) setOptions(id int, first string) {
 // A clone leaves the mounts below the old place behind, where processes with an
 // old working directory or descriptor go on using them. So each old writable
 // mount is moved on top of its copy, and what is done to the visible mount
-// reaches those processes too; its copy, covered from then on, is read-only.
+// reaches those processes too; its copy, covered from then on, is read-only. The
+// kernel changes mounts below the top of a clone only after it is attached.
 func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 	result := answer{Status: OK}
 	clone, err := sys.CloneTree(p.fd)
@@ -435,26 +436,26 @@ func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 		}
 		moves = append(moves, pair{old, cp})
 		moved = append(moved, m.Point)
-		if err := sys.SetAttr(cp, sys.AttrReadOnly, 0, false); err != nil {
-			return failed("cannot set up the clone", err)
+	}
+	if err := sys.MoveMount(clone, p.fd); err != nil {
+		return failed("cannot mount it", err)
+	}
+	for _, m := range moves {
+		// A mount that came with a host mount is locked to its place; its copy
+		// then stands for it. EBUSY: a writer was quicker, and a revocation
+		// will name it.
+		if sys.MoveMount(m.old, m.copy) == nil {
+			sys.SetAttr(m.copy, sys.AttrReadOnly, 0, false)
 		}
 	}
 	for _, m := range w.hostMounts(p, host) {
 		if underAny(m.Point, moved) {
 			continue
 		}
+		// EPERM: read-only on the host, and stays so, as at launch.
 		if c, err := sys.OpenPathBelow(clone, rel(m.Point, p.path)); err == nil {
 			sys.SetAttr(c, 0, sys.AttrReadOnly, false)
 			syscall.Close(c)
-		}
-	}
-	if err := sys.MoveMount(clone, p.fd); err != nil {
-		return failed("cannot mount it", err)
-	}
-	for _, m := range moves {
-		if err := sys.MoveMount(m.old, m.copy); err != nil {
-			// A mount that came with a host mount is locked to its place.
-			sys.SetAttr(m.copy, 0, sys.AttrReadOnly, false)
 		}
 	}
 	if len(below) > 0 {

@@ -22,6 +22,7 @@ import (
 
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/execpath"
+	"agent-sandbox/internal/landlock"
 	"agent-sandbox/internal/sys"
 )
 
@@ -54,11 +55,6 @@ const (
 	Resume    = 'f' // to init: the launcher was continued
 )
 
-// Restrict is called on the thread that becomes the command's parent, to put the
-// command under rules that do not bind the supervisor. An error is reported and
-// the command does not run.
-var Restrict = func() error { return nil }
-
 // EncodeCommand makes the content of the command file.
 func EncodeCommand(nproc string, command []string) []byte {
 	return []byte(nproc + "\x00" + strings.Join(command, "\x00"))
@@ -69,13 +65,6 @@ func EncodeCommand(nproc string, command []string) []byte {
 func Main() int {
 	if len(os.Args) > 3 && os.Args[1] == "limit" {
 		return limit(os.Args[2], os.Args[3:])
-	}
-	// The launcher has blocked all signals before it started bwrap: a Ctrl-C
-	// meant for the command must end neither bwrap nor this process. They stay
-	// pending here, which tells later who got a signal.
-	signals, err := sys.SignalFD(sys.AllSignals())
-	if err != nil {
-		return fail(err)
 	}
 	command, nproc, err := readCommand()
 	if err != nil {
@@ -96,14 +85,8 @@ func Main() int {
 		return cli.LaunchFailed // the launcher is gone
 	}
 
-	s := &supervisor{signals: signals}
-	// What would have ended the command had it run already ends the session.
-	early := sys.TakeSignals(signals)
-	for _, sig := range deadly {
-		if early.Has(sig) && !sys.SigIgnored(sig) {
-			return cli.SignalBase + int(sig)
-		}
-	}
+	// Until the command runs, what would end it ends the session.
+	s := &supervisor{}
 	if err := s.start(command, nproc); err != nil {
 		return cannotRun(command[0], err)
 	}
@@ -117,8 +100,6 @@ func Main() int {
 	go s.listen()
 	return s.wait()
 }
-
-var deadly = []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
 
 func fail(err error) int {
 	cli.Printer{Name: "agent-sandbox", W: os.Stderr}.Error(fmt.Errorf("cannot supervise the command: %w", err))
@@ -140,14 +121,13 @@ func readCommand() (command []string, nproc string, err error) {
 }
 
 type supervisor struct {
-	signals int // signalfd: what this process was sent and has not looked at
 	pid     int // of the command
 	pidfd   int
 	stopped atomic.Bool
 }
 
-// start forks the command from a thread of its own, which takes the rules of
-// Restrict and ends: the command inherits them, the supervisor does not, so that
+// start forks the command from a thread of its own, which takes the scopes of
+// Landlock and ends: the command inherits them, the supervisor does not, so that
 // the command can neither trace nor stop it where the rules hold.
 func (s *supervisor) start(command []string, nproc string) error {
 	done := make(chan error, 1)
@@ -175,16 +155,15 @@ func (s *supervisor) fork(command []string, nproc string) error {
 	if nproc != "" {
 		path, argv = Path, append([]string{Path, "limit", nproc, path}, command...)
 	}
-	if err := Restrict(); err != nil {
+	if err := landlock.RestrictWhereScoped(); err != nil {
 		return &setupError{err}
 	}
-	// A shell that makes a background job ignores both; the Go runtime keeps
-	// SIGINT as it was and takes SIGQUIT for itself.
 	if signal.Ignored(syscall.SIGINT) {
+		// A shell ignores both for a background job; the runtime leaves SIGINT
+		// as it was and takes SIGQUIT.
 		signal.Ignore(syscall.SIGQUIT)
 	}
-	// The child starts with this thread's mask. A signal that comes while it is
-	// empty ends the supervisor as it would end the command.
+	// The child starts with this thread's mask.
 	mask := sys.SetSigMask(0)
 	defer sys.SetSigMask(mask)
 	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
@@ -279,14 +258,11 @@ func (s *supervisor) wait() int {
 
 // listen does what the launcher says, until it is gone.
 func (s *supervisor) listen() {
-	// What came between the look before the fork and the child's execve may have
-	// missed the command.
-	seen := sys.TakeSignals(s.signals)
-	for _, sig := range deadly {
-		if seen.Has(sig) {
-			s.signal(sig)
-		}
+	signals, err := watchSignals()
+	if err != nil {
+		os.Exit(fail(err))
 	}
+	var seen sys.SigSet
 	for {
 		m, err := sys.Recv(fdControl)
 		if err != nil || len(m.Data) == 0 {
@@ -297,11 +273,11 @@ func (s *supervisor) listen() {
 			sig := syscall.Signal(m.Data[1])
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
-			seen |= sys.TakeSignals(s.signals)
+			seen |= signals.take()
 			if !seen.Has(sig) || !s.sameGroup() {
 				s.signal(sig)
 			}
-			seen &^= 1 << (sig - 1)
+			seen &^= sys.Set(sig)
 		case m.Data[0] == Resume && s.isStopped():
 			// A command in a group of its own did not get the shell's SIGCONT.
 			if pgid, err := syscall.Getpgid(s.pid); err == nil && pgid == s.pid {
