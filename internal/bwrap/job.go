@@ -26,8 +26,8 @@ var ignored = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE}
 // too. A launcher calls it before it makes anything that it must tidy up: a signal
 // that comes before the command runs then ends Start with Interrupted. What the
 // caller ignored (nohup's SIGHUP, the SIGINT of a shell's background job) stays
-// ignored, here and in the command.
-func Catch() { catch() }
+// ignored, here and in the command. It does not wait until that is so.
+func Catch() { go catch() }
 
 var catch = sync.OnceValue(func() chan os.Signal {
 	c := make(chan os.Signal, 64)

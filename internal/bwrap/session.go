@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,7 +54,8 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 //
 // From here on the signals that end, stop or inform a program are caught, and
 // Session.Wait passes them on. Every descriptor of the launcher above 2 becomes
-// close-on-exec, those its caller left open included.
+// close-on-exec, those its caller left open included. It must be called on the main
+// thread: main locks it in an init function (runtime.LockOSThread).
 func Start(spec Spec) (*Session, error) {
 	signals := catch()
 	if spec.Meanwhile != nil {
@@ -74,6 +74,11 @@ func Start(spec Spec) (*Session, error) {
 }
 
 func start(spec Spec, signals chan os.Signal) (*Session, error) {
+	// The death signal is tied to the thread that forks, and only the first one
+	// lives as long as the process.
+	if syscall.Gettid() != syscall.Getpid() {
+		return nil, errors.New("bwrap must be started from the main thread")
+	}
 	opts := options(spec)
 	if n := len(opts); n > maxArgs-10 {
 		return nil, cli.WithHint(fmt.Errorf("cannot start bwrap: %d mounts make %d arguments, it takes %d", len(spec.Mounts), n, maxArgs),
@@ -108,7 +113,7 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 	args, err1 := memfd("args", []byte(strings.Join(opts, "\x00")+"\x00"))
 	seccomp, err2 := memfd("seccomp", spec.Seccomp)
 	info, err3 := memfd("info", nil)
-	command, err4 := memfd("command", sandboxinit.EncodeCommand(spec.NProc, spec.Command))
+	command, err4 := memfd("command", sandboxinit.Command{NProc: spec.NProc, Env: spec.Env, Args: spec.Command}.Marshal())
 	stderr, err5 := memfd("stderr", nil)
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return nil, err
@@ -135,38 +140,26 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		}
 		files = append(files, f.Fd())
 	}
-	var env []string
-	for _, e := range spec.Env {
-		if !loaderVariable(e) {
-			env = append(env, e)
-		}
-	}
-
 	s := &Session{control: ours, signals: signals, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
-	started := make(chan error)
-	go func() {
-		// The death signal is tied to the thread that forks: this one waits
-		// for bwrap's end and lives as long.
-		runtime.LockOSThread()
-		mask := sys.SetSigMask(sys.AllSignals())
-		pid, err := syscall.ForkExec(spec.Bwrap, []string{spec.Bwrap, "--args", "3", "--", InitPath}, &syscall.ProcAttr{
-			Env: env, Files: files,
-			Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: &s.pidfd},
-		})
-		sys.SetSigMask(mask)
-		started <- err
-		if err != nil {
-			return
-		}
-		ws, _ := sys.WaitChild(pid)
-		s.exited <- ws
-	}()
-	err = <-started
+	mask := sys.SetSigMask(sys.AllSignals())
+	pid, err := syscall.ForkExec(spec.Bwrap, []string{spec.Bwrap, "--args", strconv.Itoa(fdArgs), "--", InitPath}, &syscall.ProcAttr{
+		// The command's environment goes to sandbox-init in a file. Here a
+		// variable such as LD_PRELOAD would act outside the sandbox, from a folder
+		// that an agent may write to, and any would show in pid 1's environ.
+		Env:   []string{"GOMAXPROCS=1"}, // of sandbox-init: it starts faster
+		Files: files,
+		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: &s.pidfd},
+	})
+	sys.SetSigMask(mask)
 	syscall.Close(theirs)
 	if err != nil {
 		syscall.Close(ours)
 		return nil, notStarted(spec.Bwrap, err)
 	}
+	go func() {
+		ws, _ := sys.WaitChild(pid)
+		s.exited <- ws
+	}()
 	if err := s.awaitReady(info, spec.Meanwhile); err != nil {
 		syscall.Close(ours)
 		return nil, err

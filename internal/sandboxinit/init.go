@@ -55,9 +55,39 @@ const (
 	Resume    = 'f' // to init: the launcher was continued
 )
 
-// EncodeCommand makes the content of the command file.
-func EncodeCommand(nproc string, command []string) []byte {
-	return []byte(nproc + "\x00" + strings.Join(command, "\x00"))
+// A Command is what to run.
+type Command struct {
+	NProc string   // RLIMIT_NPROC, empty for the caller's
+	Env   []string // the whole environment
+	Args  []string // at least the name
+}
+
+// Marshal makes the content of the command file.
+func (c Command) Marshal() []byte {
+	fields := append([]string{c.NProc, strconv.Itoa(len(c.Env))}, c.Env...)
+	return []byte(strings.Join(append(fields, c.Args...), "\x00"))
+}
+
+func unmarshal(data string) (c Command, err error) {
+	fields := strings.Split(data, "\x00")
+	n := -1
+	if len(fields) > 1 {
+		n, err = strconv.Atoi(fields[1])
+	}
+	if err != nil || n < 0 || len(fields) < 2+n+1 {
+		return c, errors.New("no command given")
+	}
+	return Command{NProc: fields[0], Env: fields[2 : 2+n], Args: fields[2+n:]}, nil
+}
+
+// path is the value of PATH; the first counts, as for getenv(3).
+func (c Command) path() string {
+	for _, e := range c.Env {
+		if p, ok := strings.CutPrefix(e, "PATH="); ok {
+			return p
+		}
+	}
+	return ""
 }
 
 // Main supervises and returns the exit status of the session. With arguments it
@@ -66,7 +96,7 @@ func Main() int {
 	if len(os.Args) > 3 && os.Args[1] == "limit" {
 		return limit(os.Args[2], os.Args[3:])
 	}
-	command, nproc, err := readCommand()
+	command, err := readCommand()
 	if err != nil {
 		return fail(err)
 	}
@@ -87,8 +117,8 @@ func Main() int {
 
 	// Until the command runs, what would end it ends the session.
 	s := &supervisor{}
-	if err := s.start(command, nproc); err != nil {
-		return cannotRun(command[0], err)
+	if err := s.start(command); err != nil {
+		return cannotRun(command.Args[0], err)
 	}
 	// Nothing here holds the caller's files open once the command has closed them.
 	if null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0); err == nil {
@@ -106,18 +136,14 @@ func fail(err error) int {
 	return cli.LaunchFailed
 }
 
-func readCommand() (command []string, nproc string, err error) {
+func readCommand() (Command, error) {
 	f := os.NewFile(fdCommand, "command")
 	defer f.Close()
 	data, err := io.ReadAll(f)
 	if err != nil {
-		return nil, "", err
+		return Command{}, err
 	}
-	fields := strings.Split(string(data), "\x00")
-	if len(fields) < 2 {
-		return nil, "", errors.New("no command given")
-	}
-	return fields[1:], fields[0], nil
+	return unmarshal(string(data))
 }
 
 type supervisor struct {
@@ -129,31 +155,31 @@ type supervisor struct {
 // start forks the command from a thread of its own, which takes the scopes of
 // Landlock and ends: the command inherits them, the supervisor does not, so that
 // the command can neither trace nor stop it where the rules hold.
-func (s *supervisor) start(command []string, nproc string) error {
+func (s *supervisor) start(c Command) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if syscall.Gettid() == syscall.Getpid() {
 			// The main thread cannot end, and whoever may trace it has the
 			// process. Held here, it is not the one that the next call gets.
-			err := s.start(command, nproc)
+			err := s.start(c)
 			runtime.UnlockOSThread()
 			done <- err
 			return
 		}
-		done <- s.fork(command, nproc)
+		done <- s.fork(c)
 	}()
 	return <-done
 }
 
-func (s *supervisor) fork(command []string, nproc string) error {
-	path, err := execpath.Look(command[0], os.Getenv("PATH"))
+func (s *supervisor) fork(c Command) error {
+	path, err := execpath.Look(c.Args[0], c.path())
 	if err != nil {
 		return err
 	}
-	argv := command
-	if nproc != "" {
-		path, argv = Path, append([]string{Path, "limit", nproc, path}, command...)
+	argv := c.Args
+	if c.NProc != "" {
+		path, argv = Path, append([]string{Path, "limit", c.NProc, path}, c.Args...)
 	}
 	if err := landlock.RestrictWhereScoped(); err != nil {
 		return &setupError{err}
@@ -166,7 +192,7 @@ func (s *supervisor) fork(command []string, nproc string) error {
 	// The child starts with this thread's mask.
 	mask := sys.SetSigMask(0)
 	defer sys.SetSigMask(mask)
-	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
+	attr := &syscall.ProcAttr{Env: c.Env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
 	s.pid, err = syscall.ForkExec(path, argv, attr)
 	if err == syscall.ENOEXEC {
 		// As execvp(3) does with a script that does not name its interpreter.
