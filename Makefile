@@ -53,7 +53,7 @@ install:
 	for p in $(filter $(BIN),$(HELPERS)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(LIBEXECDIR)/$$p || exit 1; done
 	for m in man/*.[1-8]; do $(INSTALL) 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}/$${m#man/} || exit 1; done
 	for c in completions/*; do $(INSTALL) 644 $$c $(DESTDIR)$(COMPDIR)/$${c#completions/} || exit 1; done
-	for a in share/agents/*; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
+	for a in share/*.example share/agents/*; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
 	$(INSTALL) 644 apparmor/agent-sandbox $(DESTDIR)$(DATADIR)/apparmor
 	$(INSTALL) 644 share/denylist/denylist $(DESTDIR)$(SYSCONFDIR)/agent-sandbox-exec/denylist
 	$(INSTALL) 644 systemd/agent-sandbox-execd.service $(DESTDIR)$(UNITDIR)/agent-sandbox-execd.service
