@@ -216,7 +216,8 @@ func (r *reloader) reload(ctx context.Context) ([]Line, error) {
 	if last < 0 {
 		last = len(r.changes)
 	}
-	r.changes = slices.Insert(r.changes, last, strays(plan, r.changes, t)...)
+	all := func(mountplan.Change) bool { return false }
+	r.changes = slices.Insert(r.changes, last, strays(mountplan.Next(r.had, plan, r.changes, all), r.changes, t)...)
 	r.refuse()
 
 	var settings []Line
