@@ -335,9 +335,8 @@ func Strict(old, wanted []Mount, changes []Change) []Mount {
 	return Next(old, wanted, changes, func(c Change) bool { return c.Action == Add && !c.Mount.Protection() })
 }
 
-// Planted gives a symbolic link on the way to a writable path that stands where a
-// session with the mounts old can put links: what it leads to was then not
-// chosen by the user.
+// Planted gives a symbolic link on the way to m that stands where a session with
+// the mounts old can put links: what it leads to was then not chosen by the user.
 func Planted(old []Mount, m Mount) (link string, ok bool) {
 	at := byPathMap(old)
 	for _, l := range m.Via {

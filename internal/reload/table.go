@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 
 	"agent-sandbox/internal/mountinfo"
 	"agent-sandbox/internal/mountplan"
@@ -131,13 +132,21 @@ func shown(list []mountplan.Mount, t *table) []mountplan.Mount {
 // included.
 func strays(next []mountplan.Mount, changes []mountplan.Change, t *table) []mountplan.Change {
 	listed := make(map[string]bool, len(changes))
+	closing := map[string]bool{}
 	for _, c := range changes {
 		listed[c.Mount.Path] = true
+		closing[c.Mount.Path] = c.Action == mountplan.Revoke || c.Action == mountplan.Add && c.Mount.Protection()
+	}
+	// What is mounted below a path goes with it.
+	goes := func(p string) bool {
+		for ; p != "" && !closing[p]; p = p[:strings.LastIndexByte(p, '/')] {
+		}
+		return p != ""
 	}
 	governing := mountplan.Governor(next)
 	var out []mountplan.Change
 	for _, m := range t.mounts {
-		if readOnly(m) || listed[m.Point] {
+		if readOnly(m) || listed[m.Point] || goes(m.Point) {
 			continue
 		}
 		g, ok := governing(m.Point)
