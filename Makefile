@@ -86,6 +86,7 @@ demo: deps build
 
 # Ratios against a peer in the same run; every program in test/bench prints its own.
 bench: build
+	$(GO) test -run "^$$" -bench . -benchtime 1x -timeout 30m ./test/bench/...
 	@for b in test/bench/*; do [ -x "$$b" ] && [ -f "$$b" ] || continue; echo "== $$b"; "$$b" || exit 1; done
 
 clean:

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"agent-sandbox/internal/backend"
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/launch"
 	"agent-sandbox/internal/sandboxinit"
@@ -56,6 +57,9 @@ func init() {
 func main() {
 	if os.Args[0] == sandboxinit.Path {
 		os.Exit(sandboxinit.Main())
+	}
+	if len(os.Args) > 1 && os.Args[1] == backend.Supervise {
+		os.Exit(backend.Supervisor(os.Args[2:]))
 	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -14,6 +14,7 @@
 package agents
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -180,7 +181,8 @@ func (p *Profile) CarryOver(home string) ([]string, error) {
 	for _, c := range p.Carry {
 		ok, err := carry(home, c)
 		if err != nil {
-			return made, fmt.Errorf("cannot copy %s to %s: %w", cli.Quote(filepath.Join(home, c.From)), cli.Quote(filepath.Join(home, c.To)), err)
+			err = fmt.Errorf("cannot copy %s to %s: %w", cli.Quote(filepath.Join(home, c.From)), cli.Quote(filepath.Join(home, c.To)), err)
+			return made, cli.WithHint(err, "copy it by hand, once; no link is followed on the way")
 		}
 		if ok {
 			made = append(made, c.To)
@@ -259,13 +261,14 @@ func below(home, path string, create bool) (spot, error) {
 	return spot{dir, parts[len(parts)-1]}, nil
 }
 
+// place makes a file with the given content, unless there is one.
 func place(at spot, data []byte) (bool, error) {
 	if _, err := sys.StatAt(at.dir, at.name); err == nil {
 		return false, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	tmp := fmt.Sprintf("%s.%d.tmp", at.name, os.Getpid())
+	tmp := at.name + "." + rand.Text() + ".tmp"
 	f, err := sys.OpenAt(at.dir, tmp, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL, 0o600)
 	if err != nil {
 		return false, err

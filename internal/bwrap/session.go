@@ -6,9 +6,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -36,6 +37,7 @@ type Session struct {
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
 	stops   stops
+	owns    func(pgrp int) bool // whether a process group is the session's
 }
 
 // Interrupted is the error of Start where a signal came that ends a program.
@@ -53,9 +55,13 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 //
 // From here on the signals that end, stop or inform a program are caught, and
 // Session.Wait passes them on. Every descriptor of the launcher above 2 becomes
-// close-on-exec, those its caller left open included.
+// close-on-exec, those its caller left open included. It must be called on the main
+// thread: main locks it in an init function (runtime.LockOSThread).
 func Start(spec Spec) (*Session, error) {
 	signals := catch()
+	if spec.Meanwhile != nil {
+		spec.Meanwhile = sync.OnceValue(spec.Meanwhile)
+	}
 	for try := 1; ; try++ {
 		s, err := start(spec, signals)
 		var f *failure
@@ -69,11 +75,105 @@ func Start(spec Spec) (*Session, error) {
 }
 
 func start(spec Spec, signals chan os.Signal) (*Session, error) {
+	// The death signal is tied to the thread that forks, and only the first one
+	// lives as long as the process.
+	if syscall.Gettid() != syscall.Getpid() {
+		return nil, errors.New("bwrap must be started from the main thread")
+	}
 	opts := options(spec)
 	if n := len(opts); n > maxArgs-10 {
 		return nil, cli.WithHint(fmt.Errorf("cannot start bwrap: %d mounts make %d arguments, it takes %d", len(spec.Mounts), n, maxArgs),
 			"name common parent folders in the configuration instead of single entries")
 	}
+	var open files
+	defer open.close()
+	args, err1 := open.memfd("args", []byte(strings.Join(opts, "\x00")+"\x00"))
+	seccomp, err2 := open.memfd("seccomp", spec.Seccomp)
+	info, err3 := open.memfd("info", nil)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	p := Program{
+		Path: spec.Bwrap, Args: []string{"--args", "3", "--", InitPath},
+		// The command's environment goes to sandbox-init in a file. Here a
+		// variable such as LD_PRELOAD would act outside the sandbox, from a folder
+		// that an agent may write to, and any would show in pid 1's environ.
+		Env:       []string{"GOMAXPROCS=1"}, // of sandbox-init: it starts faster
+		Command:   sandboxinit.Command{NProc: spec.NProc, Env: spec.Env, Args: spec.Command},
+		Before:    []*os.File{fdArgs - 3: args, fdSeccomp - 3: seccomp, fdInfo - 3: info},
+		DieWithUs: true,
+	}
+	for _, m := range copies(spec.Mounts) {
+		f, err := open.memfd("data", m.Content)
+		if err != nil {
+			return nil, err
+		}
+		p.After = append(p.After, f)
+	}
+	return p.start(signals, spec.Meanwhile, func(s *Session, m *sys.Message) error {
+		s.readInfo(info)
+		if m == nil {
+			return nil
+		}
+		return s.identify(*m)
+	})
+}
+
+// A Program runs sandbox-init: bwrap, or what another backend has in its place.
+type Program struct {
+	Path    string
+	Args    []string
+	Env     []string // of the program itself
+	Dir     string   // working directory, empty for the caller's
+	Command sandboxinit.Command
+	// Before gets the descriptors from 3 to sandboxinit.First, After those from
+	// sandboxinit.First+sandboxinit.Descriptors on.
+	Before, After []*os.File
+	DieWithUs     bool // killed when the launcher is
+}
+
+// StartProgram is Start for a backend that has no pid namespace of its own, or none
+// that the caller may look at: InitPID, MountNS and PIDNS of the session stay 0.
+func StartProgram(p Program) (*Session, error) {
+	s, err := p.start(catch(), nil, func(s *Session, m *sys.Message) (err error) {
+		s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
+		if m != nil {
+			s.Supervisor = m.PID
+			s.initfd, err = sys.PidfdOpen(m.PID)
+		}
+		return err
+	})
+	var f *failure
+	if errors.As(err, &f) {
+		text := f.text
+		if text == "" {
+			text = fmt.Sprintf("%s ended with status %d and said nothing", p.Path, status(f.status))
+		}
+		return nil, fmt.Errorf("cannot set up the sandbox: %s", text)
+	}
+	return s, err
+}
+
+// files are descriptors that are closed together.
+type files []*os.File
+
+func (open *files) close() {
+	for _, f := range *open {
+		f.Close()
+	}
+}
+
+func (open *files) memfd(name string, content []byte) (*os.File, error) {
+	f, err := sys.Memfd(name, content)
+	if err == nil {
+		*open = append(*open, f)
+	}
+	return f, err
+}
+
+// start starts p and waits until sandbox-init has reported, or p has ended; found
+// is called with the report, or with nil where there was none.
+func (p Program) start(signals chan os.Signal, meanwhile func() error, found func(*Session, *sys.Message) error) (*Session, error) {
 	if err := sys.CloexecFrom(3); err != nil {
 		return nil, err
 	}
@@ -82,30 +182,16 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 	if err := sys.BecomeSubreaper(); err != nil {
 		return nil, err
 	}
-	var open []*os.File
-	defer func() {
-		for _, f := range open {
-			f.Close()
-		}
-	}()
-	memfd := func(name string, content []byte) (*os.File, error) {
-		f, err := sys.Memfd(name, content)
-		if err == nil {
-			open = append(open, f)
-		}
-		return f, err
-	}
+	var open files
+	defer open.close()
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	open = append(open, null)
-	args, err1 := memfd("args", []byte(strings.Join(opts, "\x00")+"\x00"))
-	seccomp, err2 := memfd("seccomp", spec.Seccomp)
-	info, err3 := memfd("info", nil)
-	command, err4 := memfd("command", sandboxinit.EncodeCommand(spec.NProc, spec.Command))
-	stderr, err5 := memfd("stderr", nil)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	command, err1 := open.memfd("command", p.Command.Marshal())
+	stderr, err2 := open.memfd("stderr", nil)
+	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	ours, theirs, err := sys.SocketPair()
@@ -116,53 +202,44 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		return nil, err
 	}
 
-	// bwrap's own three: the monitor and pid 1 keep them as long as they live, so
-	// they must not be the caller's. It makes /dev/console of a terminal at 1.
-	files := []uintptr{
-		null.Fd(), terminalOr(null.Fd()), stderr.Fd(),
-		fdArgs: args.Fd(), fdSeccomp: seccomp.Fd(), fdInfo: info.Fd(),
-		fdInit: uintptr(theirs), fdInit + 1: command.Fd(), fdInit + 2: 0, fdInit + 3: 1, fdInit + 4: 2,
-	}
-	for _, m := range copies(spec.Mounts) {
-		f, err := memfd("data", m.Content)
-		if err != nil {
-			return nil, err
+	// The program's own three: bwrap's monitor and pid 1 keep them as long as they
+	// live, so they must not be the caller's. It makes /dev/console of a terminal
+	// at 1.
+	fds := []uintptr{null.Fd(), terminalOr(null.Fd()), stderr.Fd()}
+	for i := range sandboxinit.First - 3 {
+		f := null
+		if i < len(p.Before) {
+			f = p.Before[i]
 		}
-		files = append(files, f.Fd())
+		fds = append(fds, f.Fd())
 	}
-	var env []string
-	for _, e := range spec.Env {
-		if !loaderVariable(e) {
-			env = append(env, e)
-		}
+	fds = append(fds, uintptr(theirs), command.Fd(), 0, 1, 2)
+	for _, f := range p.After {
+		fds = append(fds, f.Fd())
 	}
 
 	s := &Session{control: ours, signals: signals, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
-	started := make(chan error)
-	go func() {
-		// The death signal is tied to the thread that forks: this one waits
-		// for bwrap's end and lives as long.
-		runtime.LockOSThread()
-		mask := sys.SetSigMask(sys.AllSignals())
-		pid, err := syscall.ForkExec(spec.Bwrap, []string{spec.Bwrap, "--args", "3", "--", InitPath}, &syscall.ProcAttr{
-			Env: env, Files: files,
-			Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: &s.pidfd},
-		})
-		sys.SetSigMask(mask)
-		started <- err
-		if err != nil {
-			return
-		}
-		ws, _ := sys.WaitChild(pid)
-		s.exited <- ws
-	}()
-	err = <-started
+	s.owns = func(pgrp int) bool {
+		ns, err := sys.NSInode(strconv.Itoa(pgrp), "pid")
+		return err == nil && ns == s.PIDNS
+	}
+	attr := &syscall.SysProcAttr{PidFD: &s.pidfd}
+	if p.DieWithUs {
+		attr.Pdeathsig = syscall.SIGKILL
+	}
+	mask := sys.SetSigMask(sys.AllSignals())
+	pid, err := syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Dir: p.Dir, Env: p.Env, Files: fds, Sys: attr})
+	sys.SetSigMask(mask)
 	syscall.Close(theirs)
 	if err != nil {
 		syscall.Close(ours)
-		return nil, notStarted(spec.Bwrap, err)
+		return nil, notStarted(p.Path, err)
 	}
-	if err := s.awaitReady(info); err != nil {
+	go func() {
+		ws, _ := sys.WaitChild(pid)
+		s.exited <- ws
+	}()
+	if err := s.awaitReady(found, meanwhile); err != nil {
 		syscall.Close(ours)
 		return nil, err
 	}
@@ -179,9 +256,9 @@ func terminalOr(other uintptr) uintptr {
 	return other
 }
 
-// awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
+// awaitReady does what can be done meanwhile, and returns when sandbox-init has reported, bwrap has ended, or a signal
 // came that ends a program.
-func (s *Session) awaitReady(info *os.File) error {
+func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile func() error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
 	watched := make(chan struct{})
@@ -193,16 +270,20 @@ func (s *Session) awaitReady(info *os.File) error {
 			case <-ready:
 				return
 			case sig := <-s.signals:
-				switch sig {
-				case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+				if slices.Contains(deadly, sig) {
 					interrupted.Store(int32(sig.(syscall.Signal)))
 					sys.PidfdSend(s.pidfd, syscall.SIGKILL)
-				default:
+				} else {
 					early = append(early, sig)
 				}
 			}
 		}
 	}()
+	notify(s.signals, forwarded)
+	var failed error
+	if meanwhile != nil {
+		failed = meanwhile()
+	}
 	m, err := sys.Recv(s.control)
 	close(ready)
 	<-watched
@@ -212,21 +293,25 @@ func (s *Session) awaitReady(info *os.File) error {
 		default:
 		}
 	}
-	s.readInfo(info)
-	if sig := interrupted.Load(); sig != 0 {
+	sig := interrupted.Load()
+	if sig != 0 || err != nil || len(m.Data) == 0 {
+		found(s, nil)
+		ws := s.end()
+		if sig != 0 {
+			killOrphans()
+			return &Interrupted{syscall.Signal(sig)}
+		}
+		return s.failure(ws)
+	}
+	if failed != nil {
 		s.end()
-		killOrphans()
-		return &Interrupted{syscall.Signal(sig)}
+		return failed
 	}
-	if err != nil || len(m.Data) == 0 {
-		return s.failure(s.end())
-	}
-	if err := s.identify(m); err != nil {
+	if err := found(s, &m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
 	}
-	// From here on a message to the terminal must not stop the launcher.
-	signal.Ignore(syscall.SIGTTOU)
+	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
 }
 
@@ -299,7 +384,7 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !isDropped(sig) && !s.stops.done(sig) {
+				if !s.stops.done(sig) {
 					// In the moment in which it forks sandbox-init can itself be stopped.
 					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
 					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
@@ -312,7 +397,7 @@ func (s *Session) Wait() int {
 	ws := s.end0()
 	close(done)
 	if t, ok := openTerminal(); ok {
-		t.takeBack(s.PIDNS)
+		t.takeBack(s.owns)
 		t.f.Close()
 	}
 	return status(ws)
@@ -333,9 +418,9 @@ func (s *Session) listen() {
 			return
 		}
 		// Of several reports only the last is still true.
-		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
-			s.stops.stopped(m.Data[1:])
-			stop(s.PIDNS)
+		if len(m.Data) == 2 && m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
+			s.stops.stopped(syscall.Signal(m.Data[1]))
+			stop(s.owns)
 			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})
 		}

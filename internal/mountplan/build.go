@@ -57,6 +57,20 @@ type Plan struct {
 	Make     []Placeholder // to be made on the host first, upper folders first
 	Create   []string      // folders that the user asked for and that stay, upper folders first
 	Warnings []string
+	Causes   map[string]Cause // why a protection is there, by its path
+}
+
+// Cause is where a protection comes from, for backends that cannot give every one.
+type Cause struct {
+	Text   string // the variable and where it was set, or what is protected
+	Always bool   // not the user's choice
+	Admin  bool   // the admin's file lists it
+}
+
+// A Loss is a protection of a plan that a backend cannot give.
+type Loss struct {
+	Text  string // what it is and where it was configured
+	Admin bool   // the admin's file asks for it: there is no session without it
 }
 
 // MaxSeed is the size in bytes up to which a file is seeded.
@@ -103,8 +117,10 @@ type builder struct {
 }
 
 type protection struct {
-	mount Mount
-	from  string // where it was configured, for messages
+	mount  Mount
+	from   string // where it was configured, for messages
+	always bool
+	admin  bool
 }
 
 func (b *builder) warn(format string, args ...any) {
@@ -120,6 +136,8 @@ func where(e config.Entry, name string) string {
 	}
 	return name
 }
+
+func byAdmin(e config.Entry) bool { return e.Origin.Layer == "admin" }
 
 func userSet(e config.Entry) bool { return e.Origin.Layer != "default" && e.Origin.Layer != "agent" }
 
@@ -472,26 +490,27 @@ func (b *builder) governing(p string) (Mount, bool) {
 // points of their own, links that no bind shows are made, data gets its numbers.
 func (b *builder) assemble() error {
 	prots := make([]Mount, 0, len(b.prot))
-	for _, p := range b.prot {
+	b.plan.Causes = make(map[string]Cause, len(b.prot))
+	for at, p := range b.prot {
 		prots = append(prots, p.mount)
+		b.plan.Causes[at] = Cause{p.from, p.always, p.admin}
 	}
 	slices.SortFunc(prots, byPath)
 
 	// A folder above a protection could be renamed away, and another put in its
-	// place; a mount point cannot (rename(2), EBUSY).
+	// place; a mount point cannot (rename(2), EBUSY). That holds through every
+	// writable mount that the protection lies in, not the nearest alone: a project
+	// in a writable home moves with the folder that it lies in.
 	for _, m := range slices.Concat(b.base, prots) {
-		if m.Absent || m.Kind == RW || m.Kind == Data && m.Mode != DataRO {
+		if m.Absent || m.Kind == RW || m.Kind == Data && m.Mode != DataRO || m.Path == "/" {
 			continue
 		}
-		g, ok := b.governing(parent(m.Path))
-		if !ok || g.Kind != RW || m.Path == "/" {
-			continue
-		}
-		for _, d := range between(g.Path, m.Path) {
-			if _, held := b.prot[d]; held {
-				break // nothing below a protection can be renamed
+		for p := m.Path; ; {
+			g, ok := b.governing(parent(p))
+			if !ok || g.Kind != RW || !b.pinBetween(g.Path, p) || g.Path == "/" {
+				break
 			}
-			b.pin(d)
+			p = g.Path
 		}
 	}
 	b.reindex()
@@ -528,6 +547,18 @@ func (b *builder) assemble() error {
 	slices.SortFunc(b.plan.Make, func(x, y Placeholder) int { return comparePaths(x.Path, y.Path) })
 	b.plan.Make = slices.Compact(b.plan.Make)
 	return nil
+}
+
+// pinBetween pins the folders strictly between top and p. It is false where one
+// is held by a protection: nothing below that, nor above, is left to pin.
+func (b *builder) pinBetween(top, p string) bool {
+	for _, d := range between(top, p) {
+		if _, held := b.prot[d]; held {
+			return false // nothing below a protection can be renamed
+		}
+		b.pin(d)
+	}
+	return true
 }
 
 // pin binds a folder onto itself.

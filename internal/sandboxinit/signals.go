@@ -35,15 +35,8 @@ const fresh = 2 * time.Second
 func watchSignals() (*signals, error) {
 	s := &signals{marked: make(chan struct{})}
 	c := make(chan os.Signal, 64)
-	// A shell ignores both for a background job; the runtime leaves SIGINT as
-	// it was and takes SIGQUIT.
-	ignored := signal.Ignored(syscall.SIGINT)
 	for _, sig := range unblocked {
-		switch {
-		case sys.SigIgnored(sig.(syscall.Signal)):
-		case ignored && sig == syscall.SIGQUIT:
-			signal.Ignore(sig)
-		default:
+		if !sys.SigIgnored(sig.(syscall.Signal)) {
 			signal.Notify(c, sig)
 		}
 	}

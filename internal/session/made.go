@@ -149,6 +149,9 @@ func (g *Registry) claim(others []*Registry, id string, c claims, plan *mountpla
 			return nil, fmt.Errorf("cannot make the mount point of a protection: %w", err)
 		}
 	}
+	if len(made) == len(c.made) {
+		return made, nil
+	}
 	c.made = made
 	return made, g.replaceData(id, journal, c.marshal())
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"agent-sandbox/internal/bwrap"
 	"agent-sandbox/internal/cli"
@@ -17,6 +18,9 @@ import (
 	"agent-sandbox/internal/sandboxinit"
 	"agent-sandbox/internal/seccomp"
 )
+
+// The first thread stays with main, where it can end the process.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	if os.Args[0] == sandboxinit.Path {
@@ -66,15 +70,18 @@ func run(command []string) int {
 			{Kind: mountplan.RW, Path: cwd},
 		},
 	}
-	guard := os.Getenv("GUARD")
 	var k *keeper.Process
-	if guard != "" {
-		if k, err = keeper.Start(guard); err != nil {
-			p.Error(err)
-			return cli.LaunchFailed
+	if guard := os.Getenv("GUARD"); guard != "" {
+		spec.Meanwhile = func() (err error) {
+			k, err = keeper.Start(guard)
+			return err
 		}
-		defer k.Stop()
 	}
+	defer func() {
+		if k != nil {
+			k.Stop()
+		}
+	}()
 	s, err := bwrap.Start(spec)
 	var interrupted *bwrap.Interrupted
 	if errors.As(err, &interrupted) {

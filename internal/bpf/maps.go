@@ -1,0 +1,206 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+
+	"agent-sandbox/internal/denylist"
+	"agent-sandbox/internal/sys"
+)
+
+type seenKey struct{ TGID, N uint32 }
+
+type seenValue struct {
+	Dev, Ino, DirDev, DirIno uint64
+	Gen, DirGen              uint32
+}
+
+// Descriptors returns what the kernel has open under the descriptors of a process.
+func (k *Kernel) Descriptors(pid int) (map[int]denylist.Object, error) {
+	stream, filtered, err := sys.BPFTaskFiles(k.iter.FD(), pid)
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	data, err := readAll(stream)
+	if err != nil {
+		return nil, fmt.Errorf("bpf iterator over descriptors: %w", err)
+	}
+	const size = 32 // struct descriptor
+	le := binary.NativeEndian
+	out := make(map[int]denylist.Object, len(data)/size)
+	for ; len(data) >= size; data = data[size:] {
+		if !filtered && int(le.Uint32(data[24:])) != pid {
+			continue
+		}
+		out[int(le.Uint32(data[20:]))] = denylist.Object{Dev: le.Uint64(data), Ino: le.Uint64(data[8:]), Gen: le.Uint32(data[16:])}
+	}
+	return out, nil
+}
+
+// readAll reads a seq_file to its end, in pieces of the kernel's own buffer for it.
+func readAll(f *os.File) ([]byte, error) {
+	var out []byte
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := syscall.Read(int(f.Fd()), buf)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return out, nil
+		default:
+			out = append(out, buf[:n]...)
+		}
+	}
+}
+
+// Watch notes from now on what the list reader with this pid opens.
+func (k *Kernel) Watch(pid int) error { return k.seen.Put(seenKey{uint32(pid), 0}, seenValue{}) }
+
+// Seen returns what the reader opened since Watch, in order, and ends the watch.
+func (k *Kernel) Seen(pid int) ([]denylist.Seen, error) {
+	var count seenValue
+	key := seenKey{TGID: uint32(pid)}
+	if err := k.seen.LookupAndDelete(key, &count); err != nil {
+		return nil, fmt.Errorf("seen_map: %w", err)
+	}
+	out := make([]denylist.Seen, 0, count.Ino)
+	for key.N = 1; uint64(key.N) <= count.Ino; key.N++ {
+		var v seenValue
+		if err := k.seen.LookupAndDelete(key, &v); err != nil {
+			return nil, fmt.Errorf("seen_map is full: %w", err)
+		}
+		out = append(out, denylist.Seen{
+			Object: denylist.Object{Dev: v.Dev, Ino: v.Ino, Gen: v.Gen},
+			Folder: denylist.Object{Dev: v.DirDev, Ino: v.DirIno, Gen: v.DirGen},
+		})
+	}
+	return out, nil
+}
+
+// ErrFull says that a map has no room for the keys.
+var ErrFull = errors.New("the kernel's map of listed files is full")
+
+// PutObjects inserts or replaces keys.
+func (k *Kernel) PutObjects(keys []denylist.Key, values []denylist.Value) error {
+	return put(k.deny, keys, values)
+}
+
+// PutNames inserts or replaces keys.
+func (k *Kernel) PutNames(keys []denylist.NameKey, values []denylist.Value) error {
+	return put(k.names, keys, values)
+}
+
+// DeleteObjects removes keys; one that is gone is no error.
+func (k *Kernel) DeleteObjects(keys []denylist.Key) error { return remove(k.deny, keys) }
+
+// DeleteNames removes keys; one that is gone is no error.
+func (k *Kernel) DeleteNames(keys []denylist.NameKey) error { return remove(k.names, keys) }
+
+func put[K any](m *ebpf.Map, keys []K, values []denylist.Value) error {
+	for i := range keys {
+		err := m.Put(keys[i], values[i])
+		// E2BIG: max_entries is reached. ENOMEM: the kernel has no memory for it.
+		if errors.Is(err, syscall.E2BIG) || errors.Is(err, syscall.ENOMEM) {
+			return ErrFull
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func remove[K any](m *ebpf.Map, keys []K) error {
+	for i := range keys {
+		if err := m.Delete(keys[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Objects calls f with every key and value.
+func (k *Kernel) Objects(f func(denylist.Key, denylist.Value)) error { return each(k.deny, f) }
+
+// Names calls f with every key and value.
+func (k *Kernel) Names(f func(denylist.NameKey, denylist.Value)) error { return each(k.names, f) }
+
+func each[K, V any](m *ebpf.Map, f func(K, V)) error {
+	var key K
+	var v V
+	it := m.Iterate()
+	for it.Next(&key, &v) {
+		f(key, v)
+	}
+	return it.Err()
+}
+
+// Track puts a sandbox cgroup into agent_cgid_set.
+func (k *Kernel) Track(cgroup uint64, uid uint32) error { return k.cgids.Put(cgroup, uid) }
+
+// Untrack removes it.
+func (k *Kernel) Untrack(cgroup uint64) error { return remove(k.cgids, []uint64{cgroup}) }
+
+// Tracked calls f with every tracked cgroup.
+func (k *Kernel) Tracked(f func(cgroup uint64, uid uint32)) error { return each(k.cgids, f) }
+
+// A Status is what the kernel holds for one sandbox cgroup.
+type Status struct {
+	UID            uint32
+	Cgroup         uint64
+	Objects, Names int // files denied as objects, and as names in a folder
+}
+
+// ReadStatus counts the keys in the maps pinned in dir, with or without a daemon.
+func ReadStatus(dir string) ([]*Status, error) {
+	open := func(name string) (*ebpf.Map, error) {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), &ebpf.LoadPinOptions{ReadOnly: true})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		return m, nil
+	}
+	set, err := open("agent_cgid_set")
+	if err != nil {
+		return nil, err
+	}
+	defer set.Close()
+	deny, err := open("deny_map")
+	if err != nil {
+		return nil, err
+	}
+	defer deny.Close()
+	names, err := open("name_map")
+	if err != nil {
+		return nil, err
+	}
+	defer names.Close()
+
+	var out []*Status
+	byID := map[uint64]*Status{}
+	err = errors.Join(
+		each(set, func(id uint64, uid uint32) {
+			byID[id] = &Status{UID: uid, Cgroup: id}
+			out = append(out, byID[id])
+		}),
+		each(deny, func(key denylist.Key, v denylist.Value) {
+			if s := byID[key.Cgroup]; s != nil && v.Flags&denylist.ObjDeny != 0 {
+				s.Objects++
+			}
+		}),
+		each(names, func(key denylist.NameKey, v denylist.Value) {
+			if s := byID[key.Cgroup]; s != nil && v.Flags&denylist.NameDeny != 0 {
+				s.Names++
+			}
+		}))
+	return out, err
+}

@@ -1,0 +1,166 @@
+package execd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"agent-sandbox/internal/mountinfo"
+	"agent-sandbox/internal/sys"
+)
+
+// Names below the cgroup2 mount.
+const (
+	parentName  = "agent-sandbox-exec"
+	readersName = "readers"
+	testName    = "self-test"
+	boxPrefix   = "uid-"
+)
+
+// FindCgroup2 returns where the cgroup2 hierarchy is mounted as a whole.
+func FindCgroup2() (string, error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	mounts, err := mountinfo.Parse(data)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range mounts {
+		// One that something else is mounted over has the type but not the magic.
+		if m.FSType == "cgroup2" && m.Root == "/" && sys.Cgroup2(m.Point) {
+			return m.Point, nil
+		}
+	}
+	return "", errors.New("no cgroup2 file system is mounted")
+}
+
+// boxPath is the path of a uid's cgroup in the hierarchy, as in /proc/PID/cgroup.
+func boxPath(uid uint32) string { return fmt.Sprintf("/%s/%s%d", parentName, boxPrefix, uid) }
+
+// boxUID is the inverse of the last component of boxPath.
+func boxUID(name string) (uint32, bool) {
+	s, ok := strings.CutPrefix(name, boxPrefix)
+	n, err := strconv.ParseUint(s, 10, 32)
+	return uint32(n), ok && err == nil && strconv.FormatUint(n, 10) == s
+}
+
+// makeCgroup makes a cgroup if it is missing and returns its id, which is the
+// inode number of its folder (kernfs). The id is asked for every time: root may
+// have removed the cgroup and made it again.
+func makeCgroup(dir string) (uint64, error) {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return 0, err
+	}
+	st, err := sys.Lstat(dir)
+	if err != nil {
+		return 0, err
+	}
+	if !st.IsDir() || st.UID != 0 {
+		return 0, fmt.Errorf("%s is not root's folder", dir)
+	}
+	return st.Ino, nil
+}
+
+// populated says whether a cgroup or one below it has a process.
+func populated(dir string) (bool, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.SplitSeq(string(data), "\n") {
+		if v, ok := strings.CutPrefix(line, "populated "); ok {
+			return v != "0", nil
+		}
+	}
+	return false, fmt.Errorf("%s/cgroup.events: no line populated", dir)
+}
+
+// cgroupOf is the path of a process's cgroup in the cgroup2 hierarchy.
+func cgroupOf(pid int) (string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return "", err
+	}
+	for line := range bytes.SplitSeq(data, []byte{'\n'}) {
+		if p, ok := bytes.CutPrefix(line, []byte("0::")); ok {
+			return strings.TrimSuffix(string(p), " (deleted)"), nil
+		}
+	}
+	return "", fmt.Errorf("process %d has no cgroup in the cgroup2 hierarchy", pid)
+}
+
+var errDied = errors.New("the process ended before it was moved")
+
+// move moves a process into the cgroup at path and checks that it is there. The
+// kernel takes only a number, which may by then be another process's: so the
+// pidfd is asked again, and a stranger is put back.
+func (d *Daemon) move(pid int, pidfd *os.File, path string) error {
+	err := d.enter(pid, path)
+	if sys.PidfdDead(pidfd) {
+		if err == nil {
+			d.undo(pid, path)
+		}
+		return errDied
+	}
+	if err != nil {
+		return fmt.Errorf("cannot move the process: %w", errors.Unwrap(err))
+	}
+	now, err := cgroupOf(pid)
+	if sys.PidfdDead(pidfd) {
+		return errDied
+	}
+	if err != nil || now != path {
+		return fmt.Errorf("the process is in cgroup %q after the move", now)
+	}
+	return nil
+}
+
+func (d *Daemon) enter(pid int, path string) error {
+	f, err := os.OpenFile(filepath.Join(d.cgroups, path, "cgroup.procs"), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(strconv.Itoa(pid))
+	return err
+}
+
+// undo moves a process that got the number of a dead one back to where it came
+// from: it was started a moment ago, so it was where its parent is.
+func (d *Daemon) undo(pid int, path string) {
+	if now, err := cgroupOf(pid); err != nil || now != path {
+		return
+	}
+	st, err := sys.ReadProcStat(pid)
+	if err != nil {
+		return
+	}
+	from, err := cgroupOf(st.PPID)
+	if err == nil && from != path {
+		err = d.enter(pid, from)
+	}
+	if err != nil && !errors.Is(err, syscall.ESRCH) {
+		d.log.Errorf("process %d was moved by mistake and cannot be put back: %w", pid, err)
+	}
+}
+
+// Members counts the processes in a uid's cgroup and those below it.
+func Members(cgroups string, uid uint32) int {
+	n := 0
+	filepath.WalkDir(filepath.Join(cgroups, boxPath(uid)), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.Name() == "cgroup.procs" {
+			data, _ := os.ReadFile(path)
+			n += bytes.Count(data, []byte{'\n'})
+		}
+		return nil
+	})
+	return n
+}
