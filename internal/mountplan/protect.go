@@ -275,6 +275,9 @@ func (b *builder) protect(q request) error {
 		if !b.placeholders(&m, r, q.dir) {
 			return nil
 		}
+		for _, l := range r.links {
+			m.Via = append(m.Via, l.path)
+		}
 	}
 	if m.Kind == MaskFile && r.found && r.info.Type == Regular && r.info.Nlink > 1 {
 		b.warn("%s: %q has %d names (hard links): only this one is masked", q.from, q.path, r.info.Nlink)
