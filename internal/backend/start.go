@@ -42,7 +42,8 @@ type Session struct {
 }
 
 func (s Session) program(path string, args ...string) bwrap.Program {
-	return bwrap.Program{Path: path, Args: args, Env: s.Env, Dir: s.Dir, Command: s.Command, NProc: s.NProc}
+	return bwrap.Program{Path: path, Args: args, Env: s.Env, Dir: s.Dir,
+		Command: sandboxinit.Command{NProc: s.NProc, Env: s.Env, Args: s.Command}}
 }
 
 // fdAfter is the first descriptor after those of sandbox-init.

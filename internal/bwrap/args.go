@@ -62,14 +62,6 @@ func options(s Spec) []string {
 		a = append(a, "--unshare-net")
 	}
 	// Without --cap-drop a caller who is root keeps all capabilities inside.
-	// The loader would obey these in bwrap itself, outside the sandbox, where a
-	// folder they name may be one that an agent can write to.
-	for _, e := range s.Env {
-		if loaderVariable(e) {
-			name, value, _ := strings.Cut(e, "=")
-			a = append(a, "--setenv", name, value)
-		}
-	}
 	a = append(a, "--die-with-parent", "--cap-drop", "ALL", "--info-fd", strconv.Itoa(fdInfo))
 	if len(s.Seccomp) > 0 {
 		a = append(a, "--seccomp", strconv.Itoa(fdSeccomp))
@@ -127,10 +119,6 @@ func options(s Spec) []string {
 		a = append(a, "--chdir", s.Chdir)
 	}
 	return a
-}
-
-func loaderVariable(e string) bool {
-	return strings.HasPrefix(e, "LD_") || strings.HasPrefix(e, "GLIBC_TUNABLES=") || strings.HasPrefix(e, "GCONV_PATH=")
 }
 
 func dataFile(s Spec, m mountplan.Mount) string { return s.DataDir + "/" + strconv.Itoa(m.N) }

@@ -31,9 +31,8 @@ type Session struct {
 	MountNS    uint64   // inode of the mount namespace
 	PIDNS      uint64   // inode of the pid namespace
 
-	control int      // socket to sandbox-init
-	pidfd   int      // of bwrap
-	initfd  *os.File // pidfd of sandbox-init
+	control int // socket to sandbox-init
+	pidfd   int // of bwrap
 	signals chan os.Signal
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
@@ -58,6 +57,9 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 // Session.Wait passes them on. Every descriptor of the launcher above 2 becomes
 // close-on-exec, those its caller left open included.
 func Start(spec Spec) (*Session, error) {
+	// From here on the launcher waits. With one processor the runtime lets go of
+	// it as soon as a thread blocks, and does not look every 20 µs whether it should.
+	runtime.GOMAXPROCS(1)
 	signals := catch()
 	if spec.Meanwhile != nil {
 		spec.Meanwhile = sync.OnceValue(spec.Meanwhile)
@@ -90,7 +92,11 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 	}
 	p := Program{
 		Path: spec.Bwrap, Args: []string{"--args", "3", "--", InitPath},
-		Command: spec.Command, NProc: spec.NProc,
+		// The command's environment goes to sandbox-init in a file. Here a
+		// variable such as LD_PRELOAD would act outside the sandbox, from a folder
+		// that an agent may write to, and any would show in pid 1's environ.
+		Env:       []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}, // sandbox-init starts faster, and dies silently
+		Command:   sandboxinit.Command{NProc: spec.NProc, Env: spec.Env, Args: spec.Command},
 		Before:    []*os.File{fdArgs - 3: args, fdSeccomp - 3: seccomp, fdInfo - 3: info},
 		DieWithUs: true,
 	}
@@ -100,11 +106,6 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 			return nil, err
 		}
 		p.After = append(p.After, f)
-	}
-	for _, e := range spec.Env {
-		if !loaderVariable(e) {
-			p.Env = append(p.Env, e)
-		}
 	}
 	return p.start(signals, spec.Meanwhile, func(s *Session, m *sys.Message) error {
 		s.readInfo(info)
@@ -119,10 +120,9 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 type Program struct {
 	Path    string
 	Args    []string
-	Env     []string
+	Env     []string // of the program itself
 	Dir     string   // working directory, empty for the caller's
-	Command []string // for sandbox-init
-	NProc   string
+	Command sandboxinit.Command
 	// Before gets the descriptors from 3 to sandboxinit.First, After those from
 	// sandboxinit.First+sandboxinit.Descriptors on.
 	Before, After []*os.File
@@ -132,13 +132,12 @@ type Program struct {
 // StartProgram is Start for a backend that has no pid namespace of its own, or none
 // that the caller may look at: InitPID, MountNS and PIDNS of the session stay 0.
 func StartProgram(p Program) (*Session, error) {
-	s, err := p.start(catch(), nil, func(s *Session, m *sys.Message) (err error) {
+	s, err := p.start(catch(), nil, func(s *Session, m *sys.Message) error {
 		s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
 		if m != nil {
 			s.Supervisor = m.PID
-			s.initfd, err = sys.PidfdOpen(m.PID)
 		}
-		return err
+		return nil
 	})
 	var f *failure
 	if errors.As(err, &f) {
@@ -186,7 +185,7 @@ func (p Program) start(signals chan os.Signal, meanwhile func() error, found fun
 		return nil, err
 	}
 	open = append(open, null)
-	command, err1 := open.memfd("command", sandboxinit.EncodeCommand(p.NProc, p.Command))
+	command, err1 := open.memfd("command", p.Command.Marshal())
 	stderr, err2 := open.memfd("stderr", nil)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
@@ -224,32 +223,39 @@ func (p Program) start(signals chan os.Signal, meanwhile func() error, found fun
 	if p.DieWithUs {
 		attr.Pdeathsig = syscall.SIGKILL
 	}
-	started := make(chan error)
-	go func() {
-		// The death signal is tied to the thread that forks: this one waits
-		// for the program's end and lives as long.
-		runtime.LockOSThread()
+	var pid int
+	onLastingThread(func() {
 		mask := sys.SetSigMask(sys.AllSignals())
-		pid, err := syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Dir: p.Dir, Env: p.Env, Files: fds, Sys: attr})
+		pid, err = syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Dir: p.Dir, Env: p.Env, Files: fds, Sys: attr})
 		sys.SetSigMask(mask)
-		started <- err
-		if err != nil {
-			return
-		}
-		ws, _ := sys.WaitChild(pid)
-		s.exited <- ws
-	}()
-	err = <-started
+	})
 	syscall.Close(theirs)
 	if err != nil {
 		syscall.Close(ours)
 		return nil, notStarted(p.Path, err)
 	}
+	go func() {
+		ws, _ := sys.WaitChild(pid)
+		s.exited <- ws
+	}()
 	if err := s.awaitReady(found, meanwhile); err != nil {
 		syscall.Close(ours)
 		return nil, err
 	}
 	return s, nil
+}
+
+// onLastingThread runs f on a thread that lives as long as the process: the death
+// signal of a child is tied to the thread that forked it.
+func onLastingThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		f()
+		close(done)
+		select {}
+	}()
+	<-done
 }
 
 // terminalOr is the first of the caller's descriptors that is a terminal.
@@ -262,8 +268,8 @@ func terminalOr(other uintptr) uintptr {
 	return other
 }
 
-// awaitReady does what can be done meanwhile, and returns when sandbox-init has reported, bwrap has ended, or a signal
-// came that ends a program.
+// awaitReady does what can be done meanwhile, and returns when sandbox-init has
+// reported, bwrap has ended, or a signal came that ends a program.
 func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile func() error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
@@ -309,13 +315,13 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile
 		}
 		return s.failure(ws)
 	}
-	if failed != nil {
-		s.end()
-		return failed
-	}
 	if err := found(s, &m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
+	}
+	if failed != nil {
+		s.end()
+		return failed
 	}
 	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
@@ -356,9 +362,6 @@ func (s *Session) identify(m sys.Message) error {
 		return fmt.Errorf("process %d has parent %d, not %d", m.PID, st.PPID, s.InitPID)
 	}
 	s.Supervisor = m.PID
-	if s.initfd, err = sys.PidfdOpen(m.PID); err != nil {
-		return err
-	}
 	pid := strconv.Itoa(s.InitPID)
 	if s.MountNS, err = sys.NSInode(pid, "mnt"); err != nil {
 		return err
@@ -390,10 +393,8 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !s.stops.done(sig) {
-					// In the moment in which it forks sandbox-init can itself be stopped.
-					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
-					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
+				if m := s.stops.message(sig.(syscall.Signal)); m != nil {
+					sys.Send(s.control, m)
 				}
 			case <-done:
 				return
@@ -423,9 +424,11 @@ func (s *Session) listen() {
 		if err != nil || len(m.Data) == 0 {
 			return
 		}
-		// Of several reports only the last is still true.
-		if len(m.Data) == 2 && m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
-			s.stops.stopped(syscall.Signal(m.Data[1]))
+		if len(m.Data) != 2 || m.Data[0] != sandboxinit.Stopped {
+			continue
+		}
+		s.stops.stopped(syscall.Signal(m.Data[1]))
+		if !sys.Readable(s.control) { // of several reports only the last is still true
 			stop(s.owns)
 			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})

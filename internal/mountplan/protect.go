@@ -65,13 +65,6 @@ func (b *builder) masks() error {
 			}
 		}
 	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.Masked {
-			if err := b.protect(request{kind: MaskDir, path: join(b.in.Home, p), exists: true, from: "agent " + a.Name}); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
 }
 
@@ -180,7 +173,7 @@ func (b *builder) overlays() error {
 			return err
 		}
 	}
-	for _, f := range b.in.Binaries {
+	for _, f := range b.binaries() {
 		if err := overlay(request{path: f, always: true, denied: true, exists: true, from: "the suite's own files"}); err != nil {
 			return err
 		}
@@ -211,6 +204,23 @@ func (b *builder) overlays() error {
 		}
 	}
 	return nil
+}
+
+// binaries are the folders of the suite's files, since a helper that is missing
+// there must not be planted; the files alone where something in the folder is to
+// be writable.
+func (b *builder) binaries() []string {
+	var out []string
+	for _, f := range b.in.Binaries {
+		dir := parent(f)
+		if r, err := resolve(b.h, dir); err == nil && !slices.ContainsFunc(b.rw, func(m Mount) bool { return Under(m.Path, r.path) }) {
+			f = dir
+		}
+		if !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // coveredBy is the mask that hides p, if any.
@@ -264,6 +274,9 @@ func (b *builder) protect(q request) error {
 		}
 		if !b.placeholders(&m, r, q.dir) {
 			return nil
+		}
+		for _, l := range r.links {
+			m.Via = append(m.Via, l.path)
 		}
 	}
 	if m.Kind == MaskFile && r.found && r.info.Type == Regular && r.info.Nlink > 1 {

@@ -44,8 +44,9 @@ const (
 	fdStderr
 )
 
-// Words on the control socket, the first byte of a message. Forward, Stopped carry
-// a signal number in the second.
+// Words on the control socket, the first byte of a message. Forward and Stopped
+// carry a signal number in the second, Forward in the third the number of Stopped
+// that the launcher has heard.
 const (
 	Ready     = 'r' // to the launcher: every mount is in place
 	Start     = 'g' // to init: run the command
@@ -54,6 +55,41 @@ const (
 	Continued = 'c' // to the launcher: it runs again
 	Resume    = 'f' // to init: the launcher was continued
 )
+
+// A Command is what to run.
+type Command struct {
+	NProc string   // RLIMIT_NPROC, empty for the caller's
+	Env   []string // the whole environment
+	Args  []string // at least the name
+}
+
+// Marshal makes the content of the command file.
+func (c Command) Marshal() []byte {
+	fields := append([]string{c.NProc, strconv.Itoa(len(c.Env))}, c.Env...)
+	return []byte(strings.Join(append(fields, c.Args...), "\x00"))
+}
+
+func unmarshal(data string) (c Command, err error) {
+	fields := strings.Split(data, "\x00")
+	n := -1
+	if len(fields) > 1 {
+		n, err = strconv.Atoi(fields[1])
+	}
+	if err != nil || n < 0 || len(fields) < 2+n+1 {
+		return c, errors.New("no command given")
+	}
+	return Command{NProc: fields[0], Env: fields[2 : 2+n], Args: fields[2+n:]}, nil
+}
+
+// path is the value of PATH; the first counts, as for getenv(3).
+func (c Command) path() string {
+	for _, e := range c.Env {
+		if p, ok := strings.CutPrefix(e, "PATH="); ok {
+			return p
+		}
+	}
+	return ""
+}
 
 // Restrict is called on the thread that becomes the command's parent, to put the
 // command under rules that do not bind the supervisor. An error is reported and
@@ -68,18 +104,13 @@ var Self = Path
 // ends them with the session.
 var Subreaper = false
 
-// EncodeCommand makes the content of the command file.
-func EncodeCommand(nproc string, command []string) []byte {
-	return []byte(nproc + "\x00" + strings.Join(command, "\x00"))
-}
-
 // Main supervises and returns the exit status of the session. With arguments it
 // is the step between supervisor and command that sets limits.
 func Main() int {
 	if len(os.Args) > 3 && os.Args[1] == "limit" {
 		return limit(os.Args[2], os.Args[3:])
 	}
-	command, nproc, err := readCommand()
+	command, err := readCommand()
 	if err != nil {
 		return fail(err)
 	}
@@ -100,8 +131,8 @@ func Main() int {
 
 	// Until the command runs, what would end it ends the session.
 	s := &supervisor{}
-	if err := s.start(command, nproc); err != nil {
-		return cannotRun(command[0], err)
+	if err := s.start(command); err != nil {
+		return cannotRun(command.Args[0], err)
 	}
 	// Nothing here holds the caller's files open once the command has closed them.
 	if null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0); err == nil {
@@ -127,54 +158,53 @@ func fail(err error) int {
 	return cli.LaunchFailed
 }
 
-func readCommand() (command []string, nproc string, err error) {
+func readCommand() (Command, error) {
 	f := os.NewFile(fdCommand, "command")
 	defer f.Close()
 	data, err := io.ReadAll(f)
 	if err != nil {
-		return nil, "", err
+		return Command{}, err
 	}
-	fields := strings.Split(string(data), "\x00")
-	if len(fields) < 2 {
-		return nil, "", errors.New("no command given")
-	}
-	return fields[1:], fields[0], nil
+	return unmarshal(string(data))
 }
 
 type supervisor struct {
 	pid     int // of the command
 	pidfd   int
 	stopped atomic.Bool
+	stops   atomic.Uint32 // how often the command has stopped
 }
 
 // start forks the command from a thread of its own, which takes the rules of
 // Restrict and ends: the command inherits them, the supervisor does not, so that
 // the command can neither trace nor stop it where the rules hold.
-func (s *supervisor) start(command []string, nproc string) error {
+func (s *supervisor) start(c Command) error {
+	// This keeps the main thread from taking what follows, if it is the one.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if syscall.Gettid() == syscall.Getpid() {
 			// The main thread cannot end, and whoever may trace it has the
 			// process. Held here, it is not the one that the next call gets.
-			err := s.start(command, nproc)
+			done <- s.start(c)
 			runtime.UnlockOSThread()
-			done <- err
 			return
 		}
-		done <- s.fork(command, nproc)
+		done <- s.fork(c)
 	}()
 	return <-done
 }
 
-func (s *supervisor) fork(command []string, nproc string) error {
-	path, err := execpath.Look(command[0], os.Getenv("PATH"))
+func (s *supervisor) fork(c Command) error {
+	path, err := execpath.Look(c.Args[0], c.path())
 	if err != nil {
 		return err
 	}
-	argv := command
-	if nproc != "" {
-		path, argv = Self, append([]string{Path, "limit", nproc, path}, command...)
+	argv := c.Args
+	if c.NProc != "" {
+		path, argv = Self, append([]string{Path, "limit", c.NProc, path}, c.Args...)
 	}
 	if err := Restrict(); err != nil {
 		return &setupError{err}
@@ -184,10 +214,13 @@ func (s *supervisor) fork(command []string, nproc string) error {
 		// as it was and takes SIGQUIT.
 		signal.Ignore(syscall.SIGQUIT)
 	}
-	// The child starts with this thread's mask.
+	// The child starts with this thread's mask. While that is empty, and it is until
+	// some time after the child runs, a stop meant for the command must not stop
+	// the supervisor.
+	sys.SurviveStops()
 	mask := sys.SetSigMask(0)
 	defer sys.SetSigMask(mask)
-	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
+	attr := &syscall.ProcAttr{Env: c.Env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
 	s.pid, err = syscall.ForkExec(path, argv, attr)
 	if err == syscall.ENOEXEC {
 		// As execvp(3) does with a script that does not name its interpreter.
@@ -273,6 +306,7 @@ func (s *supervisor) wait() int {
 			return cli.SignalBase + int(ws.Signal())
 		case ws.Stopped():
 			s.stopped.Store(true)
+			s.stops.Add(1)
 			sys.Send(fdControl, []byte{Stopped, byte(ws.StopSignal())})
 		case ws.Continued():
 			s.stopped.Store(false)
@@ -295,8 +329,11 @@ func (s *supervisor) listen() {
 			os.Exit(cli.LaunchFailed)
 		}
 		switch {
-		case m.Data[0] == Forward && len(m.Data) == 2:
+		case m.Data[0] == Forward && len(m.Data) == 3:
 			sig := syscall.Signal(m.Data[1])
+			if sig == syscall.SIGTSTP && byte(s.stops.Load()) != m.Data[2] {
+				continue // it has done its work
+			}
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
 			seen |= signals.take()
