@@ -471,3 +471,19 @@ func TestNested(t *testing.T) {
 		t.Errorf("landlock: status %d, %q, %s", r.Code, r.Stdout, r.Stderr)
 	}
 }
+
+// TestHardlinkStaysHidden: a masked file that has a second name beside it stays hidden
+// under both where landlock grants the folder entry by entry.
+func TestHardlinkStaysHidden(t *testing.T) {
+	u := harness.NewUser(t)
+	u.Write("data/f", "s3cret")
+	if err := os.Link(u.Home+"/data/f", u.Home+"/data/g"); err != nil {
+		t.Fatal(err)
+	}
+	u.Write("data/h", "open")
+	u.Config("READONLY_MOUNTS+=(~/data)\nBLOCKED_FILES+=(~/data/f)\n")
+	r := u.Run("agent-sandbox", "--backend", "landlock", "sh", "-c", "cat ~/data/f ~/data/g; cat ~/data/h")
+	if r.Stdout != "open" {
+		t.Errorf("%q, %s", r.Stdout, r.Stderr)
+	}
+}
