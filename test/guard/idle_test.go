@@ -47,9 +47,16 @@ func TestIdleGuardSleepsAndIsSmall(t *testing.T) {
 	g.mended("once")
 	pid := g.rec.Guard.PID
 	time.Sleep(3 * time.Second)
-	before := switches(t, pid)
-	time.Sleep(60 * time.Second)
-	if n := switches(t, pid) - before; n != 0 {
+	// Something else on the machine may wake it once; a timer would each time.
+	n := 0
+	for range 3 {
+		before := switches(t, pid)
+		time.Sleep(60 * time.Second)
+		if n = switches(t, pid) - before; n == 0 {
+			break
+		}
+	}
+	if n != 0 {
 		t.Errorf("%d wake-ups in a minute in which nothing happened", n)
 	}
 	if kb := status(t, fmt.Sprintf("/proc/%d/status", pid), "VmRSS:"); kb > 10<<10 {
