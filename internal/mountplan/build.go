@@ -24,16 +24,16 @@ type Input struct {
 	ConfigFiles []string // files that were sourced for the user, SANDBOX_CONF among them
 	Binaries    []string // the suite's own files
 	Agents      []Agent  // enabled agents
-	Command     string   // base name of the command: an agent of that name gets its folders made
 	Replace     []File   // files of /etc shown with other content (FILTER_PASSWD)
 	Keep        []Mount  // protections of a running session that stay whatever the settings say
 }
 
-// Agent is what an agent's profile means for the mounts; paths are relative to the home.
+// Agent is what an agent's profile means for the mounts, beside its paths, which
+// the settings have in HOME_WRITABLE and HOME_READONLY; paths are relative to the home.
 type Agent struct {
-	Name                       string
-	Writable, ReadOnly, Masked []string
-	Instructions               string // instruction file, empty where the agent has none
+	Name         string
+	Make         []string // folders that are made where they are missing: the agent is about to be used
+	Instructions string   // instruction file, empty where the agent has none
 	// Note gives the instruction file as the agent sees it, from the user's own text.
 	Note func(own []byte) []byte
 }
@@ -348,11 +348,6 @@ func (b *builder) homeReadOnly() []config.Entry {
 			out = append(out, e)
 		}
 	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.ReadOnly {
-			out = append(out, config.Entry{Text: p, Origin: config.Origin{Layer: "agent", File: a.Name}})
-		}
-	}
 	return out
 }
 
@@ -365,16 +360,9 @@ func (b *builder) writables() error {
 		}
 	}
 	for _, e := range b.s.Entries("HOME_WRITABLE") {
-		if err := b.addRW(e, "HOME_WRITABLE", join(b.in.Home, e.Text), userSet(e)); err != nil {
+		used := slices.ContainsFunc(b.in.Agents, func(a Agent) bool { return slices.Contains(a.Make, e.Text) })
+		if err := b.addRW(e, "HOME_WRITABLE", join(b.in.Home, e.Text), used || userSet(e)); err != nil {
 			return err
-		}
-	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.Writable {
-			e := config.Entry{Text: p, Origin: config.Origin{Layer: "agent", File: a.Name}}
-			if err := b.addRW(e, "agent "+a.Name, join(b.in.Home, p), a.Name == b.in.Command); err != nil {
-				return err
-			}
 		}
 	}
 	r, err := resolve(b.h, b.in.Project)

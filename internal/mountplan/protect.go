@@ -65,13 +65,6 @@ func (b *builder) masks() error {
 			}
 		}
 	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.Masked {
-			if err := b.protect(request{kind: MaskDir, path: join(b.in.Home, p), exists: true, from: "agent " + a.Name}); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
 }
 
@@ -281,6 +274,9 @@ func (b *builder) protect(q request) error {
 		}
 		if !b.placeholders(&m, r, q.dir) {
 			return nil
+		}
+		for _, l := range r.links {
+			m.Via = append(m.Via, l.path)
 		}
 	}
 	if m.Kind == MaskFile && r.found && r.info.Type == Regular && r.info.Nlink > 1 {

@@ -216,7 +216,8 @@ func (r *reloader) reload(ctx context.Context) ([]Line, error) {
 	if last < 0 {
 		last = len(r.changes)
 	}
-	r.changes = slices.Insert(r.changes, last, strays(plan, r.changes, t)...)
+	all := func(mountplan.Change) bool { return false }
+	r.changes = slices.Insert(r.changes, last, strays(mountplan.Next(r.had, plan, r.changes, all), r.changes, t)...)
 	r.refuse()
 
 	var settings []Line
@@ -293,16 +294,13 @@ func (r *reloader) refuse() {
 		if c.Mount.Absent && r.rec.Guard == (session.Proc{}) {
 			r.refused[i] = "it does not exist, no mount point can be made for it, and the session has no mount guard"
 		}
-		if c.Mount.Kind != mountplan.RW {
-			continue
-		}
 		for _, dir := range registries {
-			if mountplan.Under(dir, c.Mount.Path) {
+			if c.Mount.Kind == mountplan.RW && mountplan.Under(dir, c.Mount.Path) {
 				r.refused[i] = "it would cover the mask of the registry of sessions in " + dir + "; only a launch puts the mask on top"
 			}
 		}
 		if link, ok := mountplan.Planted(r.had, c.Mount); ok {
-			r.refused[i] = "the symbolic link " + link + " leads there, and the sandbox can put links in its folder; name the folder itself"
+			r.refused[i] = "the symbolic link " + link + " leads there, and the sandbox can put links in its folder; name the path itself"
 		}
 	}
 }
