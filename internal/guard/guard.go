@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -249,24 +250,23 @@ func (g *Guard) check() {
 	defer done()
 	// What a reload changed since the comparison is in the record before its
 	// lock goes: a revoked path must not be made writable again.
-	if rec, err := g.reg.Read(g.id); err == nil && rec.Sandbox == g.rec.Sandbox && rec.MountNS == g.rec.MountNS {
+	if rec, err := g.reg.Read(g.id); err == nil && rec.Sandbox == g.rec.Sandbox && rec.MountNS == g.rec.MountNS && !reflect.DeepEqual(rec, g.rec) {
 		g.rec = rec
+		if found, err = g.compare(); err != nil {
+			return
+		}
 	}
 	// Twice: a folder that is bound anew brings its protections along, and what
 	// lies below it is compared with the new one then.
 	failed := map[string]string{}
-	for range 2 {
-		if found, err = g.compare(); err != nil || len(found) == 0 {
-			break
-		}
+	for i := 0; i < 2 && err == nil && len(found) > 0; i++ {
 		g.repair(found, failed)
 		// Our own mounts are no news.
 		sys.WaitChange(nil, int(g.mountinfo.Fd()), 0)
+		found, err = g.compare()
 	}
-	if left, err := g.compare(); err == nil {
-		for _, f := range left {
-			g.say(f, fault, "cannot be put back now, tried again on the next change: "+f.why+": "+failed[f.op.Path])
-		}
+	for _, f := range found {
+		g.say(f, fault, "cannot be put back now, tried again on the next change: "+f.why+": "+failed[f.op.Path])
 	}
 }
 
