@@ -137,16 +137,20 @@ func copies(mounts []mountplan.Mount) []mountplan.Mount {
 // CommandLine is what --dry-run prints: bwrap with its arguments, quoted for a
 // shell, and the redirections that its descriptors need.
 func CommandLine(s Spec) string {
-	var b strings.Builder
-	b.WriteString(ShellQuote(s.Bwrap))
-	for _, arg := range Args(s) {
-		b.WriteByte(' ')
-		b.WriteString(ShellQuote(arg))
-	}
+	line := ShellLine(append([]string{s.Bwrap}, Args(s)...))
 	for i, m := range copies(s.Mounts) {
-		b.WriteString(" " + strconv.Itoa(fdFiles+i) + "<" + ShellQuote(dataFile(s, m)))
+		line += " " + strconv.Itoa(fdFiles+i) + "<" + ShellQuote(dataFile(s, m))
 	}
-	return b.String()
+	return line
+}
+
+// ShellLine quotes a command with its arguments as one line for sh.
+func ShellLine(args []string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = ShellQuote(a)
+	}
+	return strings.Join(quoted, " ")
 }
 
 // ShellQuote quotes s as one word for sh, any bytes but NUL.

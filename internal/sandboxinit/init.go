@@ -44,8 +44,9 @@ const (
 	fdStderr
 )
 
-// Words on the control socket, the first byte of a message. Forward, Stopped carry
-// a signal number in the second.
+// Words on the control socket, the first byte of a message. Forward and Stopped
+// carry a signal number in the second, Forward in the third the number of Stopped
+// that the launcher has heard.
 const (
 	Ready     = 'r' // to the launcher: every mount is in place
 	Start     = 'g' // to init: run the command
@@ -90,6 +91,19 @@ func (c Command) path() string {
 	return ""
 }
 
+// Restrict is called on the thread that becomes the command's parent, to put the
+// command under rules that do not bind the supervisor. An error is reported and
+// the command does not run. Backends other than bwrap have more to restrict.
+var Restrict = landlock.RestrictWhereScoped
+
+// Self is the path by which this binary can be executed in the session.
+var Self = Path
+
+// Subreaper says that there is no pid 1 in whose end everything ends: orphans of
+// the command come to this process (PR_SET_CHILD_SUBREAPER), which reaps them and
+// ends them with the session.
+var Subreaper = false
+
 // Main supervises and returns the exit status of the session. With arguments it
 // is the step between supervisor and command that sets limits.
 func Main() int {
@@ -128,7 +142,15 @@ func Main() int {
 		}
 	}
 	go s.listen()
-	return s.wait()
+	code := s.wait()
+	endOrphans()
+	return code
+}
+
+func endOrphans() {
+	if Subreaper {
+		sys.KillDescendants()
+	}
 }
 
 func fail(err error) int {
@@ -150,21 +172,24 @@ type supervisor struct {
 	pid     int // of the command
 	pidfd   int
 	stopped atomic.Bool
+	stops   atomic.Uint32 // how often the command has stopped
 }
 
-// start forks the command from a thread of its own, which takes the scopes of
-// Landlock and ends: the command inherits them, the supervisor does not, so that
+// start forks the command from a thread of its own, which takes the rules of
+// Restrict and ends: the command inherits them, the supervisor does not, so that
 // the command can neither trace nor stop it where the rules hold.
 func (s *supervisor) start(c Command) error {
+	// This keeps the main thread from taking what follows, if it is the one.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if syscall.Gettid() == syscall.Getpid() {
 			// The main thread cannot end, and whoever may trace it has the
 			// process. Held here, it is not the one that the next call gets.
-			err := s.start(c)
+			done <- s.start(c)
 			runtime.UnlockOSThread()
-			done <- err
 			return
 		}
 		done <- s.fork(c)
@@ -179,9 +204,9 @@ func (s *supervisor) fork(c Command) error {
 	}
 	argv := c.Args
 	if c.NProc != "" {
-		path, argv = Path, append([]string{Path, "limit", c.NProc, path}, c.Args...)
+		path, argv = Self, append([]string{Path, "limit", c.NProc, path}, c.Args...)
 	}
-	if err := landlock.RestrictWhereScoped(); err != nil {
+	if err := Restrict(); err != nil {
 		return &setupError{err}
 	}
 	if signal.Ignored(syscall.SIGINT) {
@@ -189,7 +214,10 @@ func (s *supervisor) fork(c Command) error {
 		// as it was and takes SIGQUIT.
 		signal.Ignore(syscall.SIGQUIT)
 	}
-	// The child starts with this thread's mask.
+	// The child starts with this thread's mask. While that is empty, and it is until
+	// some time after the child runs, a stop meant for the command must not stop
+	// the supervisor.
+	sys.SurviveStops()
 	mask := sys.SetSigMask(0)
 	defer sys.SetSigMask(mask)
 	attr := &syscall.ProcAttr{Env: c.Env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
@@ -258,14 +286,18 @@ func exists(path string) bool {
 }
 
 // wait returns the command's status when it has ended, and tells the launcher of
-// stops until then. Orphans of the command go to bwrap's pid 1, which reaps them
-// and ends with this process.
+// stops until then. Orphans of the command go to pid 1, which reaps them and ends
+// with this process, unless this is a subreaper.
 func (s *supervisor) wait() int {
+	who := s.pid
+	if Subreaper {
+		who = -1
+	}
 	for {
 		var ws syscall.WaitStatus
-		_, err := syscall.Wait4(s.pid, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
+		pid, err := syscall.Wait4(who, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
 		switch {
-		case err == syscall.EINTR:
+		case err == syscall.EINTR || err == nil && pid != s.pid:
 		case err != nil:
 			return fail(fmt.Errorf("wait: %w", err))
 		case ws.Exited():
@@ -274,6 +306,7 @@ func (s *supervisor) wait() int {
 			return cli.SignalBase + int(ws.Signal())
 		case ws.Stopped():
 			s.stopped.Store(true)
+			s.stops.Add(1)
 			sys.Send(fdControl, []byte{Stopped, byte(ws.StopSignal())})
 		case ws.Continued():
 			s.stopped.Store(false)
@@ -292,11 +325,15 @@ func (s *supervisor) listen() {
 	for {
 		m, err := sys.Recv(fdControl)
 		if err != nil || len(m.Data) == 0 {
+			endOrphans()
 			os.Exit(cli.LaunchFailed)
 		}
 		switch {
-		case m.Data[0] == Forward && len(m.Data) == 2:
+		case m.Data[0] == Forward && len(m.Data) == 3:
 			sig := syscall.Signal(m.Data[1])
+			if sig == syscall.SIGTSTP && byte(s.stops.Load()) != m.Data[2] {
+				continue // it has done its work
+			}
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
 			seen |= signals.take()
