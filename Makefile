@@ -30,9 +30,13 @@ HELPERS := mount-repair mount-guard chaperon
 
 all: build
 
-build: $(BIN:%=build/%)
+build: $(BIN:%=build/%) build/share
 
-.PHONY: all build package deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
+# The binaries look for the profiles beside themselves first.
+build/share:
+	rm -rf $@ && mkdir -p $@ && cp -r share/agents $@
+
+.PHONY: all build build/share package deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
 
 # The Go tool knows what is up to date; make always asks it.
 $(patsubst %,build/%,$(filter-out $(CGO),$(BIN))):
@@ -53,7 +57,7 @@ install:
 	for p in $(filter $(BIN),$(HELPERS)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(LIBEXECDIR)/$$p || exit 1; done
 	for m in man/*.[1-8]; do $(INSTALL) 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}/$${m#man/} || exit 1; done
 	for c in completions/*; do $(INSTALL) 644 $$c $(DESTDIR)$(COMPDIR)/$${c#completions/} || exit 1; done
-	for a in share/agents/*; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
+	for a in share/agents/* share/*.example; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
 	$(INSTALL) 644 apparmor/agent-sandbox $(DESTDIR)$(DATADIR)/apparmor
 	$(INSTALL) 644 share/denylist/denylist $(DESTDIR)$(SYSCONFDIR)/agent-sandbox-exec/denylist
 	$(INSTALL) 644 systemd/agent-sandbox-execd.service $(DESTDIR)$(UNITDIR)/agent-sandbox-execd.service
@@ -78,7 +82,7 @@ check-fast: build
 lint:
 	test -z "$$(gofmt -l cmd internal test)" || { gofmt -l cmd internal test; exit 1; }
 	$(GO) vet ./...
-	shellcheck -x -P SCRIPTDIR test/deps test/demo completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/suites/*/build test/vm/suites/*/main
+	shellcheck -x -P SCRIPTDIR test/deps test/demo test/agents-install completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/suites/*/build test/vm/suites/*/main
 	for m in man/*.[1-8]; do mandoc -T lint -W warning $$m || exit 1; done
 
 demo: deps build
@@ -86,6 +90,7 @@ demo: deps build
 
 # Ratios against a peer in the same run; every program in test/bench prints its own.
 bench: build
+	$(GO) test -run "^$$" -bench . -benchtime 1x -timeout 30m ./test/bench/...
 	@for b in test/bench/*; do [ -x "$$b" ] && [ -f "$$b" ] || continue; echo "== $$b"; "$$b" || exit 1; done
 
 clean:

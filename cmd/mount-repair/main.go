@@ -37,7 +37,7 @@ Operations, with fields after PATH separated by a tab:
   remount-ro PATH           take write access back, wherever it shows
   remount-rw PATH [SOURCE]  give it again, in place
   detach PATH               remount-ro, then take the mount away
-  keep PATH                 what follows leaves the mount at PATH as it is
+  keep PATH [KIND ...]      what follows leaves the mount at PATH as it is
 
 Example:
   echo 'rw /home/u/data' | mount-repair 4250 881236 4026532178

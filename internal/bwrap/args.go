@@ -62,14 +62,6 @@ func options(s Spec) []string {
 		a = append(a, "--unshare-net")
 	}
 	// Without --cap-drop a caller who is root keeps all capabilities inside.
-	// The loader would obey these in bwrap itself, outside the sandbox, where a
-	// folder they name may be one that an agent can write to.
-	for _, e := range s.Env {
-		if loaderVariable(e) {
-			name, value, _ := strings.Cut(e, "=")
-			a = append(a, "--setenv", name, value)
-		}
-	}
 	a = append(a, "--die-with-parent", "--cap-drop", "ALL", "--info-fd", strconv.Itoa(fdInfo))
 	if len(s.Seccomp) > 0 {
 		a = append(a, "--seccomp", strconv.Itoa(fdSeccomp))
@@ -129,10 +121,6 @@ func options(s Spec) []string {
 	return a
 }
 
-func loaderVariable(e string) bool {
-	return strings.HasPrefix(e, "LD_") || strings.HasPrefix(e, "GLIBC_TUNABLES=") || strings.HasPrefix(e, "GCONV_PATH=")
-}
-
 func dataFile(s Spec, m mountplan.Mount) string { return s.DataDir + "/" + strconv.Itoa(m.N) }
 
 // copies are the mounts whose content bwrap reads from a descriptor, in order.
@@ -149,16 +137,20 @@ func copies(mounts []mountplan.Mount) []mountplan.Mount {
 // CommandLine is what --dry-run prints: bwrap with its arguments, quoted for a
 // shell, and the redirections that its descriptors need.
 func CommandLine(s Spec) string {
-	var b strings.Builder
-	b.WriteString(ShellQuote(s.Bwrap))
-	for _, arg := range Args(s) {
-		b.WriteByte(' ')
-		b.WriteString(ShellQuote(arg))
-	}
+	line := ShellLine(append([]string{s.Bwrap}, Args(s)...))
 	for i, m := range copies(s.Mounts) {
-		b.WriteString(" " + strconv.Itoa(fdFiles+i) + "<" + ShellQuote(dataFile(s, m)))
+		line += " " + strconv.Itoa(fdFiles+i) + "<" + ShellQuote(dataFile(s, m))
 	}
-	return b.String()
+	return line
+}
+
+// ShellLine quotes a command with its arguments as one line for sh.
+func ShellLine(args []string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = ShellQuote(a)
+	}
+	return strings.Join(quoted, " ")
 }
 
 // ShellQuote quotes s as one word for sh, any bytes but NUL.

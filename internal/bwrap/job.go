@@ -3,10 +3,10 @@ package bwrap
 import (
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
 	"syscall"
 
+	"agent-sandbox/internal/sandboxinit"
 	"agent-sandbox/internal/sys"
 )
 
@@ -26,8 +26,8 @@ var ignored = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE}
 // too. A launcher calls it before it makes anything that it must tidy up: a signal
 // that comes before the command runs then ends Start with Interrupted. What the
 // caller ignored (nohup's SIGHUP, the SIGINT of a shell's background job) stays
-// ignored, here and in the command.
-func Catch() { catch() }
+// ignored, here and in the command. It does not wait until that is so.
+func Catch() { go catch() }
 
 var catch = sync.OnceValue(func() chan os.Signal {
 	c := make(chan os.Signal, 64)
@@ -56,26 +56,31 @@ func notify(c chan os.Signal, signals []os.Signal) {
 // signals that were pending there.
 type stops struct {
 	mu     sync.Mutex
+	n      byte // reports of the command having stopped
 	passed bool // sent on since the command was last continued
 	due    bool // it has stopped the command and not come here
 }
 
-// done says whether sig needs no passing on, and notes it otherwise.
-func (s *stops) done(sig os.Signal) bool {
-	if sig != syscall.SIGTSTP {
-		return false
-	}
+// message is what sandbox-init is told of sig, nil for nothing. It says how many
+// stops had been reported here: where there is one more by now, sig was its cause.
+func (s *stops) message(sig syscall.Signal) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	due := s.due
-	s.due, s.passed = false, true
-	return due
+	if sig == syscall.SIGTSTP {
+		due := s.due
+		s.due, s.passed = false, true
+		if due {
+			return nil
+		}
+	}
+	return []byte{sandboxinit.Forward, byte(sig), s.n}
 }
 
 // stopped notes which signal stopped the command.
 func (s *stops) stopped(sig syscall.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.n++
 	s.due = sig == syscall.SIGTSTP && !s.passed
 }
 
@@ -97,17 +102,15 @@ func openTerminal() (terminal, bool) {
 // foreground group is one of the session or is gone, as after an interactive shell
 // inside. It returns the session's group, 0 where nothing was to do. A group of
 // somebody else's, such as the shell's own, is left alone.
-func (t terminal) takeBack(pidns uint64) int {
+func (t terminal) takeBack(owns func(pgrp int) bool) int {
 	own := syscall.Getpgrp()
 	cur, err := sys.ForegroundGroup(int(t.f.Fd()))
 	if err != nil || cur <= 0 || cur == own {
 		return 0
 	}
 	gone := syscall.Kill(-cur, 0) == syscall.ESRCH
-	if !gone {
-		if ns, err := sys.NSInode(strconv.Itoa(cur), "pid"); err != nil || ns != pidns {
-			return 0
-		}
+	if !gone && !owns(cur) {
+		return 0
 	}
 	if sys.SetForegroundGroup(int(t.f.Fd()), own) != nil || gone {
 		return 0
@@ -118,12 +121,12 @@ func (t terminal) takeBack(pidns uint64) int {
 // stop stops the launcher, so that its shell sees the job stopped, and returns when
 // it was continued. The terminal goes to the shell's job and, if that is still in
 // the foreground afterwards, back to the group inside that had it.
-func stop(pidns uint64) {
+func stop(owns func(pgrp int) bool) {
 	t, ok := openTerminal()
 	inside := 0
 	if ok {
 		defer t.f.Close()
-		inside = t.takeBack(pidns)
+		inside = t.takeBack(owns)
 	}
 	sys.StopSelf()
 	if inside != 0 {

@@ -62,6 +62,13 @@ func TestOddEnvironments(t *testing.T) {
 	}
 }
 
+func TestTheLaunchersOwnVariables(t *testing.T) {
+	kept, removed := Filter([]string{"SANDBOX_SESSION=outer", "SANDBOX_QUIET=1", "SANDBOX_ACTIVE=1"}, settings(map[string]string{"SANDBOX_ENV": "SANDBOX_PROJECT_DIR=/x A=1"}))
+	if !slices.Equal(kept, []string{"SANDBOX_QUIET=1", "A=1"}) || len(removed) > 0 {
+		t.Errorf("kept %q, removed %q", kept, removed)
+	}
+}
+
 func TestMatch(t *testing.T) {
 	for _, c := range []struct {
 		pattern, name string

@@ -108,12 +108,18 @@ func (g *Guard) line(m mountplan.Mount, table map[int]mountinfo.Mount) (finding,
 		return f, true
 	case m.Kind == mountplan.RW && !readOnly:
 		g.at[at.ID] = m.Path
+		delete(g.narrowed, at.ID)
 	}
 	// A writable path that is read-only inside stays so: it may be a revocation.
 	return finding{}, false
 }
 
 func (g *Guard) found(m mountplan.Mount, why string) (finding, bool) {
+	return finding{op: g.op(m), why: why}, true
+}
+
+// op is the operation that makes the mount of a plan line.
+func (g *Guard) op(m mountplan.Mount) mountop.Op {
 	op := mountop.Op{Do: string(m.Kind), Path: m.Path, Source: m.Source}
 	switch m.Kind {
 	case mountplan.Data:
@@ -125,7 +131,7 @@ func (g *Guard) found(m mountplan.Mount, why string) (finding, bool) {
 			op.Mode = m.Options[len("mode="):]
 		}
 	}
-	return finding{op, why}, true
+	return op
 }
 
 func object(fd int, err error) (sys.Object, error) {
@@ -150,29 +156,27 @@ func (g *Guard) astray(table map[int]mountinfo.Mount) []finding {
 		case m.Point == path:
 		case m.ReadOnly() || g.writable(m.Point):
 		default:
-			out = append(out, finding{mountop.Op{Do: mountop.RemountRO, Path: m.Point},
-				"the host moved the writable " + path + " there"})
+			f := finding{op: mountop.Op{Do: mountop.RemountRO, Path: m.Point}, why: "the host moved the writable " + path + " there"}
+			for other := range g.at {
+				if o, ok := table[other]; ok && mountplan.Under(o.Point, m.Point) {
+					f.narrows = append(f.narrows, other)
+				}
+			}
+			out = append(out, f)
 		}
 	}
 	slices.SortFunc(out, func(a, b finding) int { return len(a.op.Path) - len(b.op.Path) })
 	return out
 }
 
-// writable says whether the plan has a writable mount at path itself.
+// writable says whether the plan lets path be written: the line that governs it
+// is the longest one above it.
 func (g *Guard) writable(path string) bool {
-	return slices.ContainsFunc(g.rec.Mounts, func(m mountplan.Mount) bool { return m.Path == path && m.Kind == mountplan.RW })
-}
-
-// narrowedAt remembers that the mounts at and below path are read-only by our
-// own doing.
-func (g *Guard) narrowedAt(path string) {
-	table, err := g.table()
-	if err != nil {
-		return
-	}
-	for id := range g.at {
-		if m, ok := table[id]; ok && mountplan.Under(m.Point, path) && m.ReadOnly() {
-			g.narrowed[id] = true
+	var governs mountplan.Mount
+	for _, m := range g.rec.Mounts {
+		if mountplan.Under(path, m.Path) && len(m.Path) >= len(governs.Path) {
+			governs = m
 		}
 	}
+	return governs.Kind == mountplan.RW
 }

@@ -195,10 +195,11 @@ func (g *Guard) table() (map[int]mountinfo.Mount, error) {
 	return t, nil
 }
 
-// A fault is a plan line that does not hold.
+// A finding is a plan line that does not hold, and what is to be done.
 type finding struct {
-	op  mountop.Op
-	why string
+	op      mountop.Op
+	why     string
+	narrows []int // of remount-ro: the mounts that it takes write access from
 }
 
 // check compares and repairs.
@@ -229,28 +230,32 @@ func (g *Guard) check() {
 	}
 	// Twice: a folder that is bound anew brings its protections along, and what
 	// lies below it is compared with the new one then.
+	failed := map[string]string{}
 	for range 2 {
 		if found, err = g.compare(); err != nil || len(found) == 0 {
 			break
 		}
-		g.repair(found)
+		g.repair(found, failed)
 		// Our own mounts are no news.
 		sys.WaitChange(nil, int(g.mountinfo.Fd()), 0)
 	}
 	if left, err := g.compare(); err == nil {
 		for _, f := range left {
-			g.say(f, fault, "cannot be put back now, tried again on the next change: "+f.why)
+			g.say(f, fault, "cannot be put back now, tried again on the next change: "+f.why+": "+failed[f.op.Path])
 		}
 	}
 }
 
-// repair runs mount-repair on what was found and says what it did.
-func (g *Guard) repair(found []finding) {
+// repair runs mount-repair on what was found and says what it did; failed gets,
+// by path, why something was not done.
+func (g *Guard) repair(found []finding, failed map[string]string) {
 	var ops []mountop.Op
-	for _, m := range g.rec.Mounts {
+	for _, m := range g.plan() {
 		for _, f := range found {
 			if m.Path != f.op.Path && mountplan.Under(m.Path, f.op.Path) {
-				ops = append(ops, mountop.Op{Do: mountop.Keep, Path: m.Path})
+				op := g.op(m)
+				op.Do, op.Kind = mountop.Keep, op.Do
+				ops = append(ops, op)
 				break
 			}
 		}
@@ -267,13 +272,14 @@ func (g *Guard) repair(found []finding) {
 		switch f := found[i]; r.Status {
 		case mountop.OK:
 			g.say(f, info, "put back: "+f.why)
-			if f.op.Do == mountop.RemountRO {
-				g.narrowedAt(f.op.Path)
+			// By id: the host may have moved them on since.
+			for _, id := range f.narrows {
+				g.narrowed[id] = true
 			}
 		case mountop.Busy:
 			g.say(f, warn, "put back: "+f.why+"; still in use: "+r.Text)
 		default:
-			g.say(f, warn, f.why+": "+r.Status+" "+r.Text)
+			failed[f.op.Path] = r.Status + " " + r.Text
 		}
 	}
 }

@@ -24,16 +24,16 @@ type Input struct {
 	ConfigFiles []string // files that were sourced for the user, SANDBOX_CONF among them
 	Binaries    []string // the suite's own files
 	Agents      []Agent  // enabled agents
-	Command     string   // base name of the command: an agent of that name gets its folders made
 	Replace     []File   // files of /etc shown with other content (FILTER_PASSWD)
 	Keep        []Mount  // protections of a running session that stay whatever the settings say
 }
 
-// Agent is what an agent's profile means for the mounts; paths are relative to the home.
+// Agent is what an agent's profile means for the mounts, beside its paths, which
+// the settings have in HOME_WRITABLE and HOME_READONLY; paths are relative to the home.
 type Agent struct {
-	Name                       string
-	Writable, ReadOnly, Masked []string
-	Instructions               string // instruction file, empty where the agent has none
+	Name         string
+	Make         []string // folders that are made where they are missing: the agent is about to be used
+	Instructions string   // instruction file, empty where the agent has none
 	// Note gives the instruction file as the agent sees it, from the user's own text.
 	Note func(own []byte) []byte
 }
@@ -57,6 +57,20 @@ type Plan struct {
 	Make     []Placeholder // to be made on the host first, upper folders first
 	Create   []string      // folders that the user asked for and that stay, upper folders first
 	Warnings []string
+	Causes   map[string]Cause // why a protection is there, by its path
+}
+
+// Cause is where a protection comes from, for backends that cannot give every one.
+type Cause struct {
+	Text   string // the variable and where it was set, or what is protected
+	Always bool   // not the user's choice
+	Admin  bool   // the admin's file lists it
+}
+
+// A Loss is a protection of a plan that a backend cannot give.
+type Loss struct {
+	Text  string // what it is and where it was configured
+	Admin bool   // the admin's file asks for it: there is no session without it
 }
 
 // MaxSeed is the size in bytes up to which a file is seeded.
@@ -103,8 +117,10 @@ type builder struct {
 }
 
 type protection struct {
-	mount Mount
-	from  string // where it was configured, for messages
+	mount  Mount
+	from   string // where it was configured, for messages
+	always bool
+	admin  bool
 }
 
 func (b *builder) warn(format string, args ...any) {
@@ -120,6 +136,8 @@ func where(e config.Entry, name string) string {
 	}
 	return name
 }
+
+func byAdmin(e config.Entry) bool { return e.Origin.Layer == "admin" }
 
 func userSet(e config.Entry) bool { return e.Origin.Layer != "default" && e.Origin.Layer != "agent" }
 
@@ -330,11 +348,6 @@ func (b *builder) homeReadOnly() []config.Entry {
 			out = append(out, e)
 		}
 	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.ReadOnly {
-			out = append(out, config.Entry{Text: p, Origin: config.Origin{Layer: "agent", File: a.Name}})
-		}
-	}
 	return out
 }
 
@@ -347,16 +360,9 @@ func (b *builder) writables() error {
 		}
 	}
 	for _, e := range b.s.Entries("HOME_WRITABLE") {
-		if err := b.addRW(e, "HOME_WRITABLE", join(b.in.Home, e.Text), userSet(e)); err != nil {
+		used := slices.ContainsFunc(b.in.Agents, func(a Agent) bool { return slices.Contains(a.Make, e.Text) })
+		if err := b.addRW(e, "HOME_WRITABLE", join(b.in.Home, e.Text), used || userSet(e)); err != nil {
 			return err
-		}
-	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.Writable {
-			e := config.Entry{Text: p, Origin: config.Origin{Layer: "agent", File: a.Name}}
-			if err := b.addRW(e, "agent "+a.Name, join(b.in.Home, p), a.Name == b.in.Command); err != nil {
-				return err
-			}
 		}
 	}
 	r, err := resolve(b.h, b.in.Project)
@@ -408,15 +414,25 @@ func (b *builder) addRW(e config.Entry, name, p string, create bool) error {
 		}
 	}
 	b.note(r)
-	b.pushRW(r.path)
+	b.pushRW(r.path, r.links...)
 	return nil
 }
 
-func (b *builder) pushRW(p string) {
-	if !slices.ContainsFunc(b.rw, func(m Mount) bool { return m.Path == p }) {
-		b.rw = append(b.rw, Mount{Kind: RW, Path: p})
-	}
+func (b *builder) pushRW(p string, via ...link) {
 	b.writable[p] = true
+	at := slices.IndexFunc(b.rw, func(m Mount) bool { return m.Path == p })
+	if at >= 0 && len(via) > 0 {
+		return
+	}
+	m := Mount{Kind: RW, Path: p}
+	for _, l := range via {
+		m.Via = append(m.Via, l.path)
+	}
+	if at >= 0 {
+		b.rw[at] = m // named without a link as well
+		return
+	}
+	b.rw = append(b.rw, m)
 }
 
 func (b *builder) deniedBy(paths ...string) string {
@@ -462,8 +478,10 @@ func (b *builder) governing(p string) (Mount, bool) {
 // points of their own, links that no bind shows are made, data gets its numbers.
 func (b *builder) assemble() error {
 	prots := make([]Mount, 0, len(b.prot))
-	for _, p := range b.prot {
+	b.plan.Causes = make(map[string]Cause, len(b.prot))
+	for at, p := range b.prot {
 		prots = append(prots, p.mount)
+		b.plan.Causes[at] = Cause{p.from, p.always, p.admin}
 	}
 	slices.SortFunc(prots, byPath)
 

@@ -23,13 +23,12 @@ type Change struct {
 	Detail string // why, for Keep and Restart
 }
 
-// Retained gives the protections of old that wanted no longer has: they stay
+// Retained gives the protections of old that wanted would loosen: they stay
 // until the session ends, since loosening is never done live (user's document,
 // "What cannot be reloaded"). A read-only bind counts where it lies in something
 // writable; elsewhere it is what makes a path visible.
 func Retained(old, wanted []Mount) []Mount {
-	now := byPathMap(wanted)
-	was := byPathMap(old)
+	was, now := byPathMap(old), byPathMap(wanted)
 	var out []Mount
 	for _, m := range old {
 		if !m.Protection() || was[m.Path].Kind != m.Kind {
@@ -40,10 +39,9 @@ func Retained(old, wanted []Mount) []Mount {
 				continue
 			}
 		}
-		if n, ok := now[m.Path]; ok && strictness(n) >= strictness(m) {
-			continue
+		if closed(now, m.Path) < strictness(m) {
+			out = append(out, m)
 		}
-		out = append(out, m)
 	}
 	return out
 }
@@ -63,6 +61,31 @@ func strictness(m Mount) int {
 	return 0
 }
 
+// closed says how strictly a list closes the host's object at p: as a mask where
+// nothing of it shows.
+func closed(at map[string]Mount, p string) int {
+	g, ok := nearest(at, p)
+	if !ok || !g.shows() || masked(at, p) {
+		return strictness(Mount{Kind: MaskDir})
+	}
+	return strictness(g)
+}
+
+// masked says whether a mask lies at p or above it.
+func masked(at map[string]Mount, p string) bool {
+	for d := p; ; d = parent(d) {
+		if k := at[d].Kind; k == MaskFile || k == MaskDir {
+			return true
+		}
+		if d == "/" {
+			return false
+		}
+	}
+}
+
+// shows says whether the mount shows the host's objects below its path.
+func (m Mount) shows() bool { return m.Kind == RO || m.Kind == RW || m.Kind == Data }
+
 func byPathMap(list []Mount) map[string]Mount {
 	m := make(map[string]Mount, len(list))
 	for _, x := range list {
@@ -71,6 +94,7 @@ func byPathMap(list []Mount) map[string]Mount {
 	return m
 }
 
+// nearest is the mount at p or above it; a link is none.
 func nearest(at map[string]Mount, p string) (Mount, bool) {
 	for d := p; ; d = parent(d) {
 		if m, ok := at[d]; ok && m.Kind != Symlink {
@@ -83,65 +107,157 @@ func nearest(at map[string]Mount, p string) (Mount, bool) {
 }
 
 // Diff compares the mounts of a session with those wanted, in the order in which
-// a reload applies the changes: protections on what is visible now; then writable
-// binds, parents first, which carry them along; then revocations, children first;
-// then what cannot be done. After a reload that did all, the session has Next.
+// a reload applies the changes. First what a new mask would put out of reach is
+// revoked. Then protections come, on what is visible now; then writable binds,
+// which carry them along: folders above a protection before the writable tree
+// that they hold in place, otherwise parents first; then the other revocations,
+// children first; then what cannot be done. After a reload that did all, the
+// session has Next.
 //
-// retained are the protections that wanted has only because of Retained.
-func Diff(old, wanted, retained []Mount) []Change {
-	was, now := byPathMap(old), byPathMap(wanted)
-	var protect, add, revoke, keep, restart []Change
+// retained are the protections that wanted has only because of Retained; shown
+// are mounts that the session has beside old: a revocation leaves a path visible.
+func Diff(old, wanted, retained, shown []Mount) []Change {
+	d := diff{was: byPathMap(old), now: byPathMap(wanted), visible: byPathMap(append(slices.Clone(shown), old...)), late: map[string]bool{}}
 	for _, m := range wanted {
-		o, there := was[m.Path]
-		if there && same(o, m) {
-			continue
-		}
-		g, visible := nearest(was, m.Path)
-		visible = visible && (g.Kind == RO || g.Kind == RW || g.Kind == Data)
-		late := func(why string) { restart = append(restart, Change{Restart, m, "needs restart: " + why}) }
-		switch {
-		case m.Kind == RW && there && o.Protection() && o.Kind != RO:
-			late("it is masked in the session")
-		case m.Kind == RW && visible:
-			add = append(add, Change{Add, m, ""})
-		case m.Kind == RO && there && o.Kind == RW:
-			revoke = append(revoke, Change{Revoke, Mount{Kind: RW, Path: m.Path}, ""})
-		case m.Protection() && visible:
-			protect = append(protect, Change{Add, m, ""})
-		case m.Kind == RW || m.Protection():
-			late("it is not visible in the sandbox")
-		case there:
-			late("it is " + string(o.Kind) + " in the session")
-		default:
-			late("only a launch can mount it")
+		if o, there := d.was[m.Path]; !there || !same(o, m) {
+			d.wanted(m, o, there)
 		}
 	}
 	for _, o := range old {
-		if _, ok := now[o.Path]; ok || was[o.Path].Kind != o.Kind {
-			continue
-		}
-		switch o.Kind {
-		case RW:
-			if g, ok := nearest(now, o.Path); ok && g.Kind == RW {
-				keep = append(keep, Change{Keep, o, "still under the writable path " + g.Path})
-			} else {
-				revoke = append(revoke, Change{Revoke, o, ""})
-			}
-		case Symlink:
-			// Not a mount, and it leads only to what the plan shows.
-		case RO:
-			if g, ok := nearest(now, o.Path); !ok || g.Kind != RO && g.Kind != RW {
-				restart = append(restart, Change{Restart, o, "needs restart: it left the configuration and stays visible until then"})
-			}
-		default:
-			restart = append(restart, Change{Restart, o, "needs restart: it left the configuration"})
+		if _, ok := d.now[o.Path]; !ok && d.was[o.Path].Kind == o.Kind {
+			d.left(o)
 		}
 	}
 	for _, m := range retained {
-		restart = append(restart, Change{Restart, m, "needs restart: it left the configuration, and a protection stays until then"})
+		d.restart = append(d.restart, Change{Restart, m, "needs restart: it left the configuration, and a protection stays until then"})
 	}
-	slices.SortStableFunc(revoke, func(a, b Change) int { return -comparePaths(a.Mount.Path, b.Mount.Path) })
-	return slices.Concat(protect, add, revoke, keep, restart)
+	slices.SortStableFunc(d.revoke, func(a, b Change) int { return -comparePaths(a.Mount.Path, b.Mount.Path) })
+	var first, last []Change
+	for _, c := range d.revoke {
+		if masked(d.now, c.Mount.Path) {
+			first = append(first, c)
+		} else {
+			last = append(last, c)
+		}
+	}
+	return slices.Concat(first, d.protect, d.adds(), last, d.keep, d.restart)
+}
+
+type diff struct {
+	was, now, visible                   map[string]Mount
+	late                                map[string]bool // wanted, and only a launch can mount it
+	protect, add, revoke, keep, restart []Change
+}
+
+// wanted finds what is to be done for m, where the session has o or nothing.
+func (d *diff) wanted(m, o Mount, there bool) {
+	g, ok := nearest(d.visible, m.Path)
+	visible := ok && g.shows() && !masked(d.visible, m.Path)
+	switch {
+	case m.Kind == RO && there && o.Kind == RW:
+		d.revoke = append(d.revoke, Change{Revoke, Mount{Kind: RW, Path: m.Path}, ""})
+		return
+	case m.Kind == RW && visible && (o.Kind != Data || o.Mode != DataRO):
+		d.add = append(d.add, Change{Add, m, ""})
+		return
+	case d.comesWithParent(m, g):
+		d.late[m.Path] = true
+		return
+	case m.Protection() && visible:
+		d.protect = append(d.protect, Change{Add, m, ""})
+		return
+	}
+	why := "only a launch can mount it"
+	switch {
+	case there && o.Protection() && o.Kind != RO:
+		why = "it is masked in the session"
+	case there:
+		why = "it is " + string(o.Kind) + " in the session"
+	case m.Kind == RW || m.Protection():
+		why = "it is not visible in the sandbox"
+	}
+	d.late[m.Path] = true
+	d.restart = append(d.restart, Change{Restart, m, "needs restart: " + why})
+}
+
+// comesWithParent says whether m needs no word of its own: what it lies in is
+// mounted only by a launch, and it is a folder of that, or a protection in a
+// session that, where g is nearest, shows nothing there to be closed.
+func (d *diff) comesWithParent(m, g Mount) bool {
+	if m.Path == "/" {
+		return false
+	}
+	above, ok := nearest(d.now, parent(m.Path))
+	if !ok || !d.late[above.Path] {
+		return false
+	}
+	switch {
+	case m.Kind == RW:
+		return above.Kind == RW
+	case m.Kind == RO:
+		return g.Kind != RW
+	}
+	return m.Kind == Symlink || m.Protection() && !g.shows()
+}
+
+// left finds what is to be done about o, which is no longer wanted.
+func (d *diff) left(o Mount) {
+	g, ok := nearest(d.now, o.Path)
+	switch {
+	case o.Kind == RW && ok && g.Kind == RW:
+		d.keep = append(d.keep, Change{Keep, o, "still under the writable path " + g.Path})
+	case o.Kind == RW && ok && d.late[g.Path] && d.inWritable(o):
+		// As writable as the session's mount around it, which only a launch
+		// replaces.
+	case o.Kind == RW:
+		d.revoke = append(d.revoke, Change{Revoke, o, ""})
+	case o.Kind == Symlink:
+		// Not a mount, and it leads only to what the plan shows.
+	case o.Protection() && ok && closed(d.now, o.Path) >= strictness(o) && (g.shows() || g.Protection() || d.late[g.Path]):
+		// Nothing is loosened, and what lies above says what is to be said.
+	case o.Kind == RO:
+		d.restart = append(d.restart, Change{Restart, o, "needs restart: it left the configuration and stays visible until then"})
+	default:
+		d.restart = append(d.restart, Change{Restart, o, "needs restart: it left the configuration"})
+	}
+}
+
+func (d *diff) inWritable(o Mount) bool {
+	g, ok := nearest(d.was, parent(o.Path))
+	return ok && g.Kind == RW
+}
+
+// adds orders the writable binds. A folder above a protection is mounted before
+// the tree it lies in becomes writable: in between it could be renamed.
+func (d *diff) adds() []Change {
+	above := map[string]bool{}
+	for _, m := range d.now {
+		for p := m.Path; m.Protection() && p != "/"; p = parent(p) {
+			above[parent(p)] = true
+		}
+	}
+	added := map[string]bool{}
+	for _, c := range d.add {
+		added[c.Mount.Path] = true
+	}
+	inAdded := func(p string) bool {
+		for p != "/" {
+			if p = parent(p); added[p] {
+				return true
+			}
+		}
+		return false
+	}
+	var pins, trees []Change
+	for _, c := range d.add {
+		if p := c.Mount.Path; above[p] && inAdded(p) {
+			pins = append(pins, c)
+		} else {
+			trees = append(trees, c)
+		}
+	}
+	slices.SortStableFunc(pins, func(a, b Change) int { return -comparePaths(a.Mount.Path, b.Mount.Path) })
+	return append(pins, trees...)
 }
 
 // same says whether two mounts at one path show the same to the session. The
@@ -163,44 +279,72 @@ func same(a, b Mount) bool {
 	return true
 }
 
-// Next is what a session's record says after a reload: the wanted mounts, each
-// change in failed as it was before, and what is kept or cannot be taken away.
+// Next is what a session's record says after a reload: the wanted mounts, for
+// each change in failed what was there before, what is kept, and of what left the
+// configuration all that still closes something.
 func Next(old, wanted []Mount, changes []Change, failed func(Change) bool) []Mount {
 	was := byPathMap(old)
-	undo := map[string]bool{}   // wanted, but not there: what was there stays
-	remain := map[string]bool{} // not wanted, but there
+	done := map[string]bool{}
 	for _, c := range changes {
-		_, there := was[c.Mount.Path]
-		switch {
-		case c.Action == Keep:
-			remain[c.Mount.Path] = true
-		case c.Action == Restart || failed(c):
-			undo[c.Mount.Path] = true
-			remain[c.Mount.Path] = there
+		if (c.Action == Add || c.Action == Revoke) && !failed(c) {
+			done[c.Mount.Path] = true
 		}
 	}
 	var out []Mount
+	have := map[string]Mount{}
 	for _, m := range wanted {
-		if undo[m.Path] && !(was[m.Path].Path != "" && same(was[m.Path], m)) {
+		o, there := was[m.Path]
+		switch {
+		case there && same(o, m):
+			if m.Kind == Data {
+				m.Digest, m.N = o.Digest, o.N
+			}
+		case !done[m.Path]:
 			continue
 		}
-		if o, ok := was[m.Path]; ok && m.Kind == Data && o.Kind == Data {
-			m.Digest, m.N = o.Digest, o.N
-		}
 		out = append(out, m)
+		have[m.Path] = m
 	}
-	have := byPathMap(out)
 	split := len(out)
 	for split > 0 && (out[split-1].Protection() || out[split-1].Kind == Data) {
 		split--
 	}
 	head, tail := slices.Clone(out[:split]), out[split:]
 	for _, o := range old {
-		if _, ok := have[o.Path]; !ok && remain[o.Path] && was[o.Path].Kind == o.Kind {
-			head = append(head, o)
+		_, taken := have[o.Path]
+		switch {
+		case taken || was[o.Path].Kind != o.Kind || o.Kind == Symlink:
+			continue
+		case o.Kind == RW && done[o.Path]:
+			continue
+		case o.Protection():
+			if g, ok := nearest(have, o.Path); ok && (g.shows() || g.Protection()) && closed(have, o.Path) >= strictness(o) {
+				continue
+			}
 		}
+		head = append(head, o)
+		have[o.Path] = o
 	}
 	return append(order(head), tail...)
+}
+
+// Strict is the record to be written before a reload applies its changes, so that
+// one that is killed leaves a record that is true or stricter: what is revoked
+// counts as revoked, and what is protected as protected, before it is.
+func Strict(old, wanted []Mount, changes []Change) []Mount {
+	return Next(old, wanted, changes, func(c Change) bool { return c.Action == Add && !c.Mount.Protection() })
+}
+
+// Planted gives a symbolic link on the way to m that stands where a session with
+// the mounts old can put links: what it leads to was then not chosen by the user.
+func Planted(old []Mount, m Mount) (link string, ok bool) {
+	at := byPathMap(old)
+	for _, l := range m.Via {
+		if closed(at, l) == 0 {
+			return l, true
+		}
+	}
+	return "", false
 }
 
 // Inside gives the mounts of a list strictly below p.
@@ -214,8 +358,11 @@ func Inside(list []Mount, p string) []Mount {
 	return out
 }
 
-// Governing is the mount of a list that shows what is at p.
-func Governing(list []Mount, p string) (Mount, bool) { return nearest(byPathMap(list), p) }
+// Governor gives the mount of a list that shows what is at a path.
+func Governor(list []Mount) func(p string) (Mount, bool) {
+	at := byPathMap(list)
+	return func(p string) (Mount, bool) { return nearest(at, p) }
+}
 
 // Subject is a change's place in words: the path, with the target of a link.
 func (m Mount) Subject() string {

@@ -3,105 +3,82 @@ package reload
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"agent-sandbox/internal/host"
-	"agent-sandbox/internal/mountinfo"
 	"agent-sandbox/internal/mountop"
 	"agent-sandbox/internal/mountplan"
+	"agent-sandbox/internal/session"
 )
-
-// mounts reads the session's mount table, which shows in /proc whoever owns the
-// namespace.
-func (r *reloader) mounts() ([]mountinfo.Mount, error) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(r.rec.Sandbox.PID) + "/mountinfo")
-	if err != nil || !r.rec.Sandbox.Alive() {
-		return nil, fmt.Errorf("session %s has ended: nothing was changed", r.rec.ID)
-	}
-	return mountinfo.Parse(data)
-}
-
-// strays finds writable mounts of the host that neither the record nor the plan
-// has at their place: what a reload that was killed half way left behind.
-func (r *reloader) strays() ([]mountplan.Change, error) {
-	table, err := r.mounts()
-	if err != nil {
-		return nil, err
-	}
-	listed := map[string]bool{}
-	for _, c := range r.changes {
-		listed[c.Mount.Path] = true
-	}
-	var out []mountplan.Change
-	for _, m := range table {
-		if m.ReadOnly() || m.SuperReadOnly() || listed[m.Point] {
-			continue
-		}
-		g, ok := mountplan.Governing(r.layout.Plan.Mounts, m.Point)
-		if !ok || g.Kind != mountplan.RO && g.Kind != mountplan.MaskFile && g.Kind != mountplan.MaskDir {
-			continue
-		}
-		listed[m.Point] = true
-		out = append(out, mountplan.Change{Action: mountplan.Revoke, Mount: mountplan.Mount{Kind: mountplan.RW, Path: m.Point}})
-	}
-	return out, nil
-}
 
 // result is what became of a change.
 type result struct {
 	word   mountplan.Action
 	detail string
+	// mount-repair ended before it said; the mount table tells what there is.
+	unknown bool
 }
 
+// apply does the changes. Lines without an error, or with one that came after
+// something was changed; no lines where nothing was.
 func (r *reloader) apply() ([]Line, error) {
 	results := make([]result, len(r.changes))
 	var todo []int
 	for i, c := range r.changes {
-		results[i] = result{c.Action, c.Detail}
-		if why := r.refusal(c); why != "" {
-			results[i] = result{Refused, why}
+		results[i] = result{word: c.Action, detail: c.Detail}
+		if why, no := r.refused[i]; no {
+			results[i] = result{word: Refused, detail: why}
 		} else if c.Action == mountplan.Add || c.Action == mountplan.Revoke {
 			todo = append(todo, i)
 		}
 	}
-	if len(todo) > 0 {
-		old := r.rec.Mounts
-		// A reloader that is killed from here on leaves a record that is true
-		// or stricter: what is revoked counts as revoked before it is.
-		if err := r.prepare(todo); err != nil {
-			return nil, err
-		}
-		err := r.do(todo, results)
-		if err != nil && !r.rec.Sandbox.Alive() {
-			return nil, fmt.Errorf("session %s ended during the reload", r.rec.ID)
-		}
-		if errors.Is(err, errNothing) {
-			r.rec.Mounts = old
-			r.reg.Write(r.rec)
-			return nil, err
-		}
-		if err != nil {
-			r.p.Error(err)
-		}
-		if err := r.readBack(todo, results); err != nil {
-			return r.lines(results), err
-		}
-		r.rec.Mounts = mountplan.Next(old, r.layout.Plan.Mounts, r.changes, func(c mountplan.Change) bool {
-			for i := range r.changes {
-				if r.changes[i].Mount.Path == c.Mount.Path && r.changes[i].Action == c.Action {
-					return !applied(results[i].word)
-				}
-			}
-			return true
-		})
-		if err := r.reg.Write(r.rec); err != nil {
-			return r.lines(results), fmt.Errorf("cannot rewrite the session record: %w", err)
-		}
-		r.tell()
+	if len(todo) == 0 {
+		return r.lines(results), nil
 	}
+	recorded := r.rec.Mounts
+	if err := r.prepare(); err != nil {
+		if !r.rec.Sandbox.Alive() {
+			err = fmt.Errorf("session %s ended during the reload", r.rec.ID)
+		}
+		return nil, err
+	}
+	err := r.do(todo, results)
+	if errors.Is(err, mountop.ErrNotEntered) && !r.rec.Sandbox.Alive() {
+		return nil, fmt.Errorf("session %s ended during the reload", r.rec.ID)
+	}
+	if errors.Is(err, mountop.ErrNotEntered) {
+		r.rec.Mounts = recorded
+		return nil, errors.Join(fmt.Errorf("nothing was changed: %w", err), r.reg.Write(r.rec))
+	}
+	if err != nil {
+		r.p.Error(err)
+	}
+	if err := r.readBack(todo, results); err != nil {
+		return nil, err
+	}
+	r.rec.Mounts = mountplan.Next(r.had, r.layout.Plan.Mounts, r.changes, r.failed(results))
+	if err := r.reg.Write(r.rec); err != nil {
+		return r.lines(results), fmt.Errorf("cannot rewrite the session record: %w", err)
+	}
+	r.tell()
 	return r.lines(results), nil
+}
+
+// failed says for the record whether a change was not done. Where that is not
+// known the stricter is written.
+func (r *reloader) failed(results []result) func(mountplan.Change) bool {
+	type key struct {
+		action mountplan.Action
+		path   string
+	}
+	failed := map[key]bool{}
+	for i, c := range r.changes {
+		loosens := c.Action == mountplan.Add && !c.Mount.Protection()
+		failed[key{c.Action, c.Mount.Path}] = !applied(results[i].word) && (loosens || !results[i].unknown)
+	}
+	return func(c mountplan.Change) bool { return failed[key{c.Action, c.Mount.Path}] }
 }
 
 func applied(w mountplan.Action) bool {
@@ -116,9 +93,15 @@ func (r *reloader) lines(results []result) []Line {
 	return out
 }
 
-// prepare makes on the host what the changes need, and writes the stricter record.
-func (r *reloader) prepare(todo []int) error {
-	made, err := r.reg.ClaimMore(r.rec, r.layout.Plan)
+// prepare makes on the host what the changes need, and writes the stricter record:
+// a reloader that is killed from here on leaves one that is true or stricter.
+func (r *reloader) prepare() error {
+	full := r.rec
+	full.Mounts = r.layout.Plan.Mounts
+	if _, err := session.Parse(full.Marshal()); err != nil {
+		return fmt.Errorf("cannot record the changes: %w", err)
+	}
+	made, err := r.reg.ClaimMore(r.rec, r.needs())
 	if err != nil {
 		return err
 	}
@@ -128,28 +111,47 @@ func (r *reloader) prepare(todo []int) error {
 			return fmt.Errorf("cannot make a folder of HOME_WRITABLE: %w", err)
 		}
 	}
-	for _, i := range todo {
-		if m := r.changes[i].Mount; m.Kind == mountplan.Data {
-			if err := r.reg.WriteData(r.rec.ID, strconv.Itoa(m.N), m.Content, 0o444); err != nil && !errors.Is(err, os.ErrExist) {
-				return err
-			}
+	for i, c := range r.changes {
+		if _, no := r.refused[i]; no || c.Action != mountplan.Add || c.Mount.Kind != mountplan.Data {
+			continue
+		}
+		if err := r.reg.ReplaceData(r.rec.ID, strconv.Itoa(c.Mount.N), c.Mount.Content); err != nil {
+			return err
 		}
 	}
 	strict := r.rec
-	strict.Mounts = mountplan.Next(r.rec.Mounts, r.layout.Plan.Mounts, r.changes, func(c mountplan.Change) bool { return c.Action != mountplan.Revoke })
+	strict.Mounts = mountplan.Strict(r.had, r.layout.Plan.Mounts, r.changes)
 	return r.reg.Write(strict)
 }
 
-// errNothing says that no operation was done.
-var errNothing = errors.New("nothing was changed")
+// needs is the plan with the placeholders of what is going to be mounted only.
+func (r *reloader) needs() *mountplan.Plan {
+	above := map[string]bool{}
+	for i, c := range r.changes {
+		if _, no := r.refused[i]; no || c.Action != mountplan.Add {
+			continue
+		}
+		for p := c.Mount.Path; p != "" && !above[p]; p = p[:strings.LastIndexByte(p, '/')] {
+			above[p] = true
+		}
+	}
+	plan := *r.layout.Plan
+	plan.Make = nil
+	for _, p := range r.layout.Plan.Make {
+		if above[p.Path] {
+			plan.Make = append(plan.Make, p)
+		}
+	}
+	return &plan
+}
 
 // do runs the operations through one mount-repair and, with --force-detach, what
 // was busy through a second.
 func (r *reloader) do(todo []int, results []result) error {
-	ops, at := r.operations(todo, func(i int) string { return string(mountop.RemountRO) })
-	got, err := mountop.Run(r.rec.Target(), ops, r.remaining())
-	if err != nil && len(got) == 0 {
-		return fmt.Errorf("%w: %w", errNothing, err)
+	ops, at := r.operations(todo, mountop.RemountRO)
+	got, err := r.run(ops)
+	if errors.Is(err, mountop.ErrNotEntered) {
+		return err
 	}
 	r.take(ops, at, got, results, err)
 	if !r.req.ForceDetach {
@@ -157,11 +159,11 @@ func (r *reloader) do(todo []int, results []result) error {
 	}
 	var again []int
 	for _, i := range todo {
-		if results[i].word != Busy {
+		if results[i].word != Busy || r.changes[i].Action != mountplan.Revoke {
 			continue
 		}
-		if in := protected(r.layout.Plan.Mounts, r.changes[i].Mount.Path); in != "" {
-			results[i] = result{Refused, "a detach would drop the protection of " + in + " too; " + results[i].detail}
+		if in := r.protected(r.changes[i].Mount.Path); in != "" {
+			results[i] = result{word: Refused, detail: "a detach would drop the protection of " + in + " too; busy: " + results[i].detail}
 			continue
 		}
 		again = append(again, i)
@@ -169,26 +171,37 @@ func (r *reloader) do(todo []int, results []result) error {
 	if len(again) == 0 {
 		return err
 	}
-	ops, at = r.operations(again, func(i int) string { return string(mountop.Detach) })
-	got, err2 := mountop.Run(r.rec.Target(), ops, r.remaining())
+	ops, at = r.operations(again, mountop.Detach)
+	got, err2 := r.run(ops)
+	if errors.Is(err2, mountop.ErrNotEntered) {
+		// What the first run did stays.
+		return errors.Join(err, fmt.Errorf("cannot detach: %v", err2))
+	}
 	r.take(ops, at, got, results, err2)
 	for _, i := range again {
 		if results[i].word == mountplan.Revoke {
-			results[i] = result{Detach, "open descriptors and working directories there keep their access"}
+			results[i] = result{word: Detach, detail: "open descriptors and working directories there keep their access"}
 		}
 	}
 	return errors.Join(err, err2)
 }
 
-func (r *reloader) remaining() time.Duration {
-	return max(time.Second, time.Until(r.deadline)-time.Second)
+// run has mount-repair do ops before the deadline, with time left for the record.
+func (r *reloader) run(ops []mountop.Op) ([]mountop.Result, error) {
+	left := time.Until(r.deadline) - min(time.Second, r.req.Timeout/4)
+	if left <= 0 {
+		return nil, fmt.Errorf("%w: time ran out", mountop.ErrNotEntered)
+	}
+	return mountop.Run(r.rec.Target(), ops, left)
 }
 
 // protected is a protection mounted below p, if there is one.
-func protected(mounts []mountplan.Mount, p string) string {
-	for _, m := range mountplan.Inside(mounts, p) {
-		if m.Protection() {
-			return m.Path
+func (r *reloader) protected(p string) string {
+	for _, list := range [][]mountplan.Mount{r.had, r.layout.Plan.Mounts} {
+		for _, m := range mountplan.Inside(list, p) {
+			if m.Protection() && !m.Absent {
+				return m.Path
+			}
 		}
 	}
 	return ""
@@ -196,15 +209,23 @@ func protected(mounts []mountplan.Mount, p string) string {
 
 // operations are the lines for mount-repair; at gives for each the index of its
 // change, -1 for one that stands for none.
-func (r *reloader) operations(todo []int, revoke func(int) string) (ops []mountop.Op, at []int) {
+func (r *reloader) operations(todo []int, revoke string) (ops []mountop.Op, at []int) {
+	// What the plan has inside a changed path stays as the plan has it.
 	kept := map[string]bool{}
 	for _, i := range todo {
 		if c := r.changes[i]; c.Action == mountplan.Revoke {
-			for _, m := range mountplan.Inside(r.layout.Plan.Mounts, c.Mount.Path) {
-				if (m.Kind == mountplan.RW || m.Kind == mountplan.Dev || m.Kind == mountplan.Tmpfs || m.Kind == mountplan.Data && m.Mode == mountplan.DataRW) && !kept[m.Path] {
-					kept[m.Path] = true
-					ops, at = append(ops, mountop.Op{Do: mountop.Keep, Path: m.Path}), append(at, -1)
-				}
+			kept[c.Mount.Path] = true
+		}
+	}
+	for _, i := range todo {
+		c := r.changes[i]
+		if c.Mount.Protection() {
+			continue
+		}
+		for _, m := range mountplan.Inside(r.layout.Plan.Mounts, c.Mount.Path) {
+			if !kept[m.Path] && (c.Action == mountplan.Add || !m.Protection()) {
+				kept[m.Path] = true
+				ops, at = append(ops, mountop.Op{Do: mountop.Keep, Path: m.Path}), append(at, -1)
 			}
 		}
 	}
@@ -215,7 +236,7 @@ func (r *reloader) operations(todo []int, revoke func(int) string) (ops []mounto
 		case c.Mount.Absent:
 			continue // the guard mounts it when it appears
 		case c.Action == mountplan.Revoke:
-			op = mountop.Op{Do: revoke(i), Path: c.Mount.Path}
+			op = mountop.Op{Do: revoke, Path: c.Mount.Path}
 		case c.Mount.Kind == mountplan.Data:
 			op.Source = r.reg.DataDir(r.rec.ID) + "/" + strconv.Itoa(c.Mount.N)
 			op.Mode = string(c.Mount.Mode)
@@ -233,16 +254,16 @@ func (r *reloader) take(ops []mountop.Op, at []int, got []mountop.Result, result
 			continue
 		}
 		if k >= len(got) {
-			results[i] = result{Refused, fmt.Sprintf("not done: %v", err)}
+			results[i] = result{Refused, fmt.Sprintf("not done, or not checked to the end: %v", err), true}
 			continue
 		}
 		switch g := got[k]; g.Status {
 		case mountop.OK:
-			results[i] = result{r.changes[i].Action, r.changes[i].Detail}
+			results[i] = result{word: r.changes[i].Action, detail: r.changes[i].Detail}
 		case mountop.Busy:
-			results[i] = result{Busy, g.Text}
+			results[i] = result{word: Busy, detail: g.Text}
 		default:
-			results[i] = result{Refused, g.Text}
+			results[i] = result{word: Refused, detail: g.Text}
 		}
 	}
 }
@@ -250,44 +271,38 @@ func (r *reloader) take(ops []mountop.Op, at []int, got []mountop.Result, result
 // readBack compares the session's mount table with what is about to be reported:
 // ADD and REVOKE are printed for what is there, not for what was asked.
 func (r *reloader) readBack(todo []int, results []result) error {
-	table, err := r.mounts()
+	t, err := r.table()
 	if err != nil {
-		return fmt.Errorf("session %s ended during the reload", r.rec.ID)
+		return fmt.Errorf("%w: during the reload", err)
 	}
 	for _, i := range todo {
 		c := r.changes[i]
-		if !applied(results[i].word) || c.Mount.Absent {
+		if c.Mount.Absent {
+			results[i].detail = whenItAppears
 			continue
 		}
-		m, ok := shown(table, c.Mount.Path)
-		readOnly := ok && (m.ReadOnly() || m.SuperReadOnly())
+		m, ok := t.at(c.Mount.Path)
 		why := ""
 		switch {
-		case c.Action == mountplan.Revoke && !readOnly:
+		case c.Action == mountplan.Revoke && !(ok && readOnly(m)):
 			why = "the kernel still shows it writable"
-		case c.Action == mountplan.Add && (!ok || m.Point != c.Mount.Path):
+		case c.Action == mountplan.Add && !(ok && m.Point == c.Mount.Path):
 			why = "the kernel shows no mount there"
 		case c.Action == mountplan.Add && c.Mount.Kind == mountplan.RW && m.ReadOnly():
 			why = "the kernel still shows it read-only"
-		case c.Action == mountplan.Add && c.Mount.Kind != mountplan.RW && c.Mount.Mode != mountplan.DataRW && !readOnly:
+		case c.Action == mountplan.Add && c.Mount.Protection() && !readOnly(m):
 			why = "the kernel shows it writable"
 		}
-		if why != "" {
-			results[i] = result{Refused, why}
+		switch res := &results[i]; {
+		case applied(res.word) && why != "":
+			*res = result{word: Refused, detail: why}
+		case res.unknown && why == "" && c.Mount.Kind == mountplan.RW && c.Action == mountplan.Add:
+			*res = result{word: c.Action, detail: c.Detail}
+		case res.word == Busy && why == "":
+			// Made read-only where it shows, though not for all who hold it. The
+			// record says so, or a guard would mount it writable again.
+			res.unknown = true
 		}
 	}
 	return nil
-}
-
-// shown is the mount that is on top at p: of those whose points are p or above
-// it, the one that no other covers. Lines of mountinfo are in the order of mounting.
-func shown(table []mountinfo.Mount, p string) (mountinfo.Mount, bool) {
-	var best mountinfo.Mount
-	found := false
-	for _, m := range table {
-		if mountplan.Under(p, m.Point) && (!found || len(m.Point) >= len(best.Point)) {
-			best, found = m, true
-		}
-	}
-	return best, found
 }

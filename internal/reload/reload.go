@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -59,6 +60,9 @@ func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int 
 	}
 	if err != nil {
 		p.Error(err)
+		if lines != nil {
+			return cli.Partly // some of it was applied
+		}
 		return cli.Failed
 	}
 	return summary(req, lines, p)
@@ -126,6 +130,13 @@ func run(ctx context.Context, req Request, deadline time.Time, p cli.Printer) ([
 	if r.rec, err = r.reg.Read(e.ID); err != nil {
 		return nil, fmt.Errorf("cannot read the record of session %s: %w", e.ID, err)
 	}
+	here, err := session.Place()
+	if err != nil {
+		return nil, err
+	}
+	if r.rec.Live(here) != session.Running {
+		return nil, fmt.Errorf("session %s has ended", e.ID)
+	}
 	return r.reload(ctx)
 }
 
@@ -155,7 +166,7 @@ func choose(live []session.Entry, req Request, p cli.Printer) (session.Entry, er
 	live = slices.DeleteFunc(slices.Clone(live), func(e session.Entry) bool { return !match(e) })
 	switch len(live) {
 	case 0:
-		return session.Entry{}, cli.WithHint(fmt.Errorf("no live session %s", what), "agent-sandbox sessions lists them; only bwrap sessions can be reloaded")
+		return session.Entry{}, cli.WithHint(fmt.Errorf("no live session %s", what), "agent-sandbox sessions lists them; on the landlock and firejail backends a reload is not supported, restart")
 	case 1:
 		return live[0], nil
 	}
@@ -173,15 +184,23 @@ type reloader struct {
 	deadline time.Time
 	p        cli.Printer
 	layout   *layout.Layout
+	had      []mountplan.Mount // what the session really has of its record
 	changes  []mountplan.Change
+	refused  map[int]string // by index of changes: what must not be tried, and why
 }
 
 func (r *reloader) reload(ctx context.Context) ([]Line, error) {
 	if r.rec.Version != cli.Version {
 		return []Line{{mountplan.Restart, "session", r.rec.ID, fmt.Sprintf("needs restart: it was started by version %s, this is %s", r.rec.Version, cli.Version)}}, nil
 	}
-	var err error
-	r.layout, err = layout.Make(ctx, layout.Options{Project: r.rec.Project, Running: &r.rec})
+	t, err := r.table()
+	if err != nil {
+		return nil, err
+	}
+	running := r.rec
+	running.Mounts = present(r.rec.Mounts, t)
+	r.had = running.Mounts
+	r.layout, err = layout.Make(ctx, layout.Options{Project: r.rec.Project, Running: &running})
 	if err != nil {
 		return nil, cli.WithHint(err, "nothing was changed: the session keeps its last good set")
 	}
@@ -189,12 +208,17 @@ func (r *reloader) reload(ctx context.Context) ([]Line, error) {
 		r.p.Warn(w)
 	}
 	r.number()
-	r.changes = mountplan.Diff(r.rec.Mounts, r.layout.Plan.Mounts, r.layout.Retained)
-	stray, err := r.strays()
-	if err != nil {
-		return nil, err
+	plan := r.layout.Plan.Mounts
+	r.changes = mountplan.Diff(r.had, plan, r.layout.Retained, shown(r.had, t))
+	last := slices.IndexFunc(r.changes, func(c mountplan.Change) bool {
+		return c.Action != mountplan.Add && c.Action != mountplan.Revoke
+	})
+	if last < 0 {
+		last = len(r.changes)
 	}
-	r.changes = append(r.changes, stray...)
+	all := func(mountplan.Change) bool { return false }
+	r.changes = slices.Insert(r.changes, last, strays(mountplan.Next(r.had, plan, r.changes, all), r.changes, t)...)
+	r.refuse()
 
 	var settings []Line
 	for _, name := range r.layout.Differ {
@@ -203,13 +227,14 @@ func (r *reloader) reload(ctx context.Context) ([]Line, error) {
 	if len(r.changes) == 0 {
 		return settings, nil
 	}
-	var lines []Line
 	if r.req.DryRun {
-		lines = r.foretell()
-	} else if lines, err = r.apply(); err != nil {
-		return lines, err
+		return append(r.foretell(), settings...), nil
 	}
-	return append(lines, settings...), nil
+	lines, err := r.apply()
+	if lines != nil {
+		lines = append(lines, settings...)
+	}
+	return lines, err
 }
 
 // number gives the files of new data mounts numbers that the session's folder
@@ -244,33 +269,54 @@ func line(word mountplan.Action, m mountplan.Mount, detail string) Line {
 // foretell is the output of a dry run.
 func (r *reloader) foretell() []Line {
 	var lines []Line
-	for _, c := range r.changes {
-		if why := r.refusal(c); why != "" {
-			lines = append(lines, line(Refused, c.Mount, why))
-			continue
+	for i, c := range r.changes {
+		word, detail := c.Action, c.Detail
+		if why, no := r.refused[i]; no {
+			word, detail = Refused, why
+		} else if c.Mount.Absent {
+			detail = whenItAppears
 		}
-		lines = append(lines, line(c.Action, c.Mount, c.Detail))
+		lines = append(lines, line(word, c.Mount, detail))
 	}
 	return lines
 }
 
-// refusal says why a change must not be tried, whatever the kernel would say.
-func (r *reloader) refusal(c mountplan.Change) string {
-	if c.Action != mountplan.Add || c.Mount.Kind != mountplan.RW {
-		return ""
+const whenItAppears = "it does not exist: the mount guard mounts it when it appears"
+
+// refuse finds the changes that must not be tried, whatever the kernel would say.
+func (r *reloader) refuse() {
+	r.refused = map[int]string{}
+	registries := r.registries()
+	for i, c := range r.changes {
+		if c.Action != mountplan.Add {
+			continue
+		}
+		if c.Mount.Absent && r.rec.Guard == (session.Proc{}) {
+			r.refused[i] = "it does not exist, no mount point can be made for it, and the session has no mount guard"
+		}
+		for _, dir := range registries {
+			if c.Mount.Kind == mountplan.RW && mountplan.Under(dir, c.Mount.Path) {
+				r.refused[i] = "it would cover the mask of the registry of sessions in " + dir + "; only a launch puts the mask on top"
+			}
+		}
+		if link, ok := mountplan.Planted(r.had, c.Mount); ok {
+			r.refused[i] = "the symbolic link " + link + " leads there, and the sandbox can put links in its folder; name the path itself"
+		}
 	}
+}
+
+// registries are the folders of session records, as named and without links.
+func (r *reloader) registries() []string {
 	regs, _ := session.Existing(r.user)
-	defer func() {
-		for _, g := range regs {
-			g.Close()
-		}
-	}()
+	var out []string
 	for _, g := range regs {
-		if mountplan.Under(g.Path, c.Mount.Path) {
-			return "it would cover the mask of the registry of sessions in " + g.Path + "; a launch puts the mask on top"
+		out = append(out, g.Path)
+		if p, err := filepath.EvalSymlinks(g.Path); err == nil && p != g.Path {
+			out = append(out, p)
 		}
+		g.Close()
 	}
-	return ""
+	return out
 }
 
 // tell lets guard and chaperon read the record again. A helper that is gone is

@@ -126,7 +126,10 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 			r.set(i, Result{Status: Refused, Text: err.Error()})
 			continue
 		}
-		a, err := r.one(op)
+		a, err := r.one(op, ops)
+		if errors.Is(err, errTooLarge) {
+			a, err = refused("%v", err), nil
+		}
 		if err != nil {
 			return err
 		}
@@ -175,8 +178,8 @@ func (r *run) join(ns *os.File, inode uint64) (*client, error) {
 	return r.start([]string{nsjoin.Join, strconv.FormatUint(inode, 10)}, ns)
 }
 
-// one does a single operation.
-func (r *run) one(op Op) (answer, error) {
+// one does a single operation of ops.
+func (r *run) one(op Op, ops []Op) (answer, error) {
 	req := request{Do: op.Do, Path: []byte(op.Path), Mode: op.Mode}
 	switch op.Do {
 	case opKeep, opRemountRO, opDetach:
@@ -224,11 +227,67 @@ func (r *run) one(op Op) (answer, error) {
 	// not visible inside, and only a clone from the host brings it there.
 	if err == nil && a.Status == Refused && req.Host != nil && (op.Do == opRO || op.Do == opRW || op.Do == opDev) {
 		if tree, ok := r.fromHost(req, op.Source); ok {
-			defer syscall.Close(tree)
-			a, _, err = r.main.ask(req, tree)
+			fds = []int{tree}
+			if req.Host.IsDir() {
+				req.Inner, fds = innerOps(op, ops, fds)
+			}
+			a, _, err = r.main.ask(req, fds...)
 		}
 	}
 	return a, err
+}
+
+// innerOps are the kept mounts and the operations of the run below op's path. A
+// folder that is bound anew from the host has none of the session's protections:
+// they are put on it before it is seen, wherever in the run they stand. fds grows
+// by their contents.
+func innerOps(op Op, ops []Op, fds []int) ([]inner, []int) {
+	// Protections first: the clone of a folder above one takes it along.
+	var covers, folders []inner
+	seen := map[string]bool{}
+	for _, o := range ops {
+		if o.Path == op.Path || !mountplan.Under(o.Path, op.Path) || seen[o.Path] {
+			continue
+		}
+		do := o.Do
+		if do == opKeep {
+			do = o.Kind
+		}
+		in := inner{Do: do, Path: []byte(rel(o.Path, op.Path)), Mode: o.Mode}
+		switch do {
+		case opRO, opRW, opMaskFile, opMaskDir:
+			if o.Source != o.Path {
+				continue
+			}
+		case opData:
+			fd, err := openContent(o.Source)
+			if err != nil {
+				// Empty is stricter than what the host has there.
+				in.Do = opMaskFile
+				break
+			}
+			in.FD = len(fds)
+			fds = append(fds, fd)
+		default:
+			continue
+		}
+		fd, err := sys.OpenPathBelow(sys.AtCwd, o.Path)
+		if err != nil {
+			continue
+		}
+		in.Host, err = sys.ObjectOf(fd)
+		syscall.Close(fd)
+		if err != nil {
+			continue
+		}
+		seen[o.Path] = true
+		if do == opRW {
+			folders = append(folders, in)
+		} else {
+			covers = append(covers, in)
+		}
+	}
+	return append(covers, folders...), fds
 }
 
 // openContent opens the file of a data operation: one that only its owner, who

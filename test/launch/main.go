@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"agent-sandbox/internal/bwrap"
 	"agent-sandbox/internal/cli"
@@ -18,9 +17,6 @@ import (
 	"agent-sandbox/internal/sandboxinit"
 	"agent-sandbox/internal/seccomp"
 )
-
-// The first thread stays with main, where it can end the process.
-func init() { runtime.LockOSThread() }
 
 func main() {
 	if os.Args[0] == sandboxinit.Path {
