@@ -346,7 +346,7 @@ func TestRoot(t *testing.T) {
 	for _, mode := range attacks.Modes {
 		c := exec.Command(harness.Bin(t, "agent-sandbox"), "bash", "-c", `exec 2>/dev/null
 id -u; cat ~/.ssh/id_rsa /proc/1/root$HOME/.ssh/id_rsa
-for f in /proc/sys/kernel/core_pattern /proc/sys/kernel/modprobe /proc/sysrq-trigger /etc/passwd /usr/bin/env ~/.bashrc /sys/kernel/uevent_helper /proc/irq/default_smp_affinity; do : >>$f && echo "open $f"; done
+for f in /proc/sys/kernel/core_pattern /proc/sys/kernel/modprobe /proc/sysrq-trigger /etc/passwd /usr/bin/env ~/.bashrc /sys/kernel/uevent_helper /proc/irq/default_smp_affinity; do : >>$f && echo "open $f"; done; for f in $(find /proc -maxdepth 6 -not -path "/proc/[0-9]*" -not -path "/proc/*self/*" -not -path "/proc/pressure/*" -type f -perm -200); do : >>$f && echo "open $f"; done
 mount -t tmpfs t /mnt && echo mount; umount ~/.ssh && echo umount; mount -o remount,rw /usr && echo remount; mknod /tmp/d b 259 0 && echo mknod; chroot / true && echo chroot
 unshare -m true && echo unshare; nsenter -t 1 -m true && echo nsenter; grep CapEff /proc/self/status; cat /dev/mem; head -c1 /proc/kcore; dmesg >/dev/null && echo dmesg; kill -0 1 && :; ls /home; echo x >made`)
 		c.Dir = home + "/proj"
