@@ -129,7 +129,7 @@ func TestLinkedFolders(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			u := harness.NewUser(t)
 			sh(t, u, `mkdir -p ~/dot/claude ~/dot/agent-sandbox ~/dot/ssh ~/.config; ln -s dot/claude ~/.claude; ln -s ~/dot/agent-sandbox ~/.config/agent-sandbox; echo TOPSECRET >~/dot/ssh/id_rsa
-echo "HOME_READONLY+=(.profile2)" >~/dot/agent-sandbox/sandbox.conf; echo mine >~/dot/claude/CLAUDE.md; echo x >~/dot/rc; ln -s dot/rc ~/.bashrc`)
+echo "HOME_READONLY+=(.profile2)" >~/dot/agent-sandbox/sandbox.conf; echo mine >~/dot/claude/CLAUDE.md; echo x >~/dot/rc; ln -sf dot/rc ~/.bashrc`)
 			if mode != "write" {
 				sh(t, u, `ln -s dot/ssh ~/.ssh`)
 			}
@@ -141,7 +141,7 @@ mv ~/.config ~/.c; mkdir -p ~/.config/agent-sandbox; echo evil >~/.config/agent-
 			if mode == "write" {
 				got = strings.ReplaceAll(got, "TOPSECRET\n", "") // not masked there: the link ~/.ssh is missing
 			}
-			if !strings.HasPrefix(got, "note\n") || strings.Contains(got, "TOPSECRET") {
+			if !strings.HasPrefix(got, "note") || strings.Contains(got, "TOPSECRET") {
 				t.Errorf("inside: %q", got)
 			}
 			want(t, "on the host", sh(t, u, `grep -rl evil ~ || true; cat ~/dot/claude/state.json; readlink ~/.config/agent-sandbox | tail -c 14`), "state\nagent-sandbox")
@@ -348,7 +348,7 @@ func TestRoot(t *testing.T) {
 id -u; cat ~/.ssh/id_rsa /proc/1/root$HOME/.ssh/id_rsa
 for f in /proc/sys/kernel/core_pattern /proc/sys/kernel/modprobe /proc/sysrq-trigger /etc/passwd /usr/bin/env ~/.bashrc /sys/kernel/uevent_helper /proc/irq/default_smp_affinity; do : >>$f && echo "open $f"; done; for f in $(find /proc -maxdepth 6 -not -path "/proc/[0-9]*" -not -path "/proc/*self/*" -not -path "/proc/pressure/*" -type f -perm -200); do : >>$f && echo "open $f"; done
 mount -t tmpfs t /mnt && echo mount; umount ~/.ssh && echo umount; mount -o remount,rw /usr && echo remount; mknod /tmp/d b 259 0 && echo mknod; chroot / true && echo chroot
-unshare -m true && echo unshare; nsenter -t 1 -m true && echo nsenter; grep CapEff /proc/self/status; cat /dev/mem; head -c1 /proc/kcore; dmesg >/dev/null && echo dmesg; kill -0 1 && :; ls /home; echo x >made`)
+unshare -m true && echo unshare; nsenter -t 1 -m true && echo nsenter; grep CapEff /proc/self/status; cat /dev/mem; head -c1 /proc/kcore; dmesg >/dev/null && echo dmesg; kill -0 1 && :; ls /home; cat /etc/shadow /etc/gshadow /etc/shadow-; echo x >made`)
 		c.Dir = home + "/proj"
 		c.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "HOME_ACCESS=" + mode, "SANDBOX_QUIET=true", "LANG=C.UTF-8"}
 		r := harness.Finish(t, c)
