@@ -53,6 +53,7 @@ var attacks = map[string]*attack{
 	"environ":        {script: `for p in /proc/[0-9]*; do tr '\0' '\n' <$p/environ | grep -E 'AWS_SESSION_TOKEN|ASB_VICTIM' && return 0; done; return 1`},
 	"trace-outside":  {script: `python 'assert ctypes.CDLL(None).ptrace(16,@VICTIM@,0,0)==0; os.waitpid(@VICTIM@,0x40000000)'`},
 	"signal-outside": {script: `for p in /proc/[0-9]*; do :; done; kill -URG @VICTIM@ && grep -a victim-@N@ /proc/@VICTIM@/cmdline`},
+	"limit-outside":  {script: `python 'import resource; resource.prlimit(@VICTIM@,resource.RLIMIT_CORE,(0,0))'`},
 	"supervisor":     {script: `kill -URG $PPID`, plain: true},
 
 	"abstract-socket": {script: `python 'socket.socket(socket.AF_UNIX).connect("\0asb@N@")'`},
