@@ -42,6 +42,13 @@ var attacks = map[string]*attack{
 	"blocked-missing": {script: waitFor + `grep @SECRET@ .later`, conf: `BLOCKED_FILES+=("$_PROJECT_DIR/.later")`,
 		host: func(w *world) { w.Write("proj/.later", secret); hostDone(w) }},
 
+	"blocked-replaced": {script: waitFor + `sleep 0.5; grep @SECRET@ @SRV@/own/.env`, conf: `READONLY_MOUNTS+=(@SRV@/own); BLOCKED_FILES+=(@SRV@/own/.env)`,
+		host: func(w *world) {
+			w.Write(w.srv+"/own/.new", secret)
+			os.Rename(w.srv+"/own/.new", w.srv+"/own/.env")
+			hostDone(w)
+		}},
+
 	"seeded":       {script: `! echo x >>~/.gitconfig`, plain: true},
 	"instructions": {script: `echo x >>~/.claude/CLAUDE.md`},
 
