@@ -42,7 +42,6 @@ func TestIdleGuardSleepsAndIsSmall(t *testing.T) {
 	u := user(t)
 	// The user database is left out: other tests make users meanwhile.
 	g := start(u, "FILTER_PASSWD=false")
-	harness.Eventually(t, "start", func() bool { return strings.Contains(g.log(), "guarding") })
 	g.over(u.Project+"/secret", "SECRET")
 	g.mended("once")
 	pid := g.rec.Guard.PID
