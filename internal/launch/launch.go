@@ -123,6 +123,7 @@ func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []
 	defer r.reg.Close()
 	others, _ := session.Existing(r.User)
 	others = slices.DeleteFunc(others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
+	bwrap.Catch() // from here on there is something to take away again
 	if r.id, err = r.reg.NewSession(); err != nil {
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
@@ -209,6 +210,9 @@ func (r *run) spec() (bwrap.Spec, error) {
 	s := r.settings()
 	spec := bwrap.Spec{Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
 		PrivateIPC: s.Bool("PRIVATE_IPC"), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
+	if r.User.UID == 0 {
+		spec.ProcReadOnly = bwrap.RootProc()
+	}
 	var err error
 	if spec.Bwrap, err = bwrap.Find(); err != nil {
 		return spec, err
