@@ -44,6 +44,7 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	// is given back after each piece of work.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(memoryLimit)
+	sleepWell()
 	signals, err := userSignals()
 	if err != nil {
 		p.Error(err)

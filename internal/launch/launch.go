@@ -221,6 +221,9 @@ func (r *run) spec() (bwrap.Spec, error) {
 	s := r.settings()
 	spec := bwrap.Spec{Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
 		PrivateIPC: s.Bool("PRIVATE_IPC"), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
+	if r.User.UID == 0 {
+		spec.ProcReadOnly = bwrap.RootProc()
+	}
 	var err error
 	if spec.Bwrap, err = bwrap.Find(); err != nil {
 		return spec, err
@@ -245,7 +248,7 @@ func (r *run) spec() (bwrap.Spec, error) {
 func (r *run) environ(backend string) []string {
 	env, removed := environ.Filter(os.Environ(), r.settings())
 	for _, a := range r.Config.Agents {
-		if a.Starts(r.req.Command[0]) {
+		if a.Starts(r.req.Command[0]) && !a.Suppressed(r.settings().Strings("SUPPRESS_AGENT_WARNINGS")) {
 			if w := a.Warning(r.User.Home, removed); w != "" {
 				r.warn(w)
 			}
@@ -313,10 +316,10 @@ func (r *run) prepare() error {
 		}
 	}
 	for _, a := range r.Config.Agents {
-		if a.Starts(r.req.Command[0]) {
-			if _, err := a.CarryOver(r.User.Home); err != nil {
-				r.warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
-			}
+		// Whatever the command is: the agent may be started by it, and once it has a
+		// state of its own nothing is carried any more.
+		if _, err := a.CarryOver(r.User.Home); err != nil {
+			r.warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
 		}
 	}
 	return nil

@@ -206,6 +206,9 @@ func (d *diff) left(o Mount) {
 	switch {
 	case o.Kind == RW && ok && g.Kind == RW:
 		d.keep = append(d.keep, Change{Keep, o, "still under the writable path " + g.Path})
+	case o.Kind == RW && ok && d.late[g.Path] && d.inWritable(o):
+		// As writable as the session's mount around it, which only a launch
+		// replaces.
 	case o.Kind == RW:
 		d.revoke = append(d.revoke, Change{Revoke, o, ""})
 	case o.Kind == Symlink:
@@ -217,6 +220,11 @@ func (d *diff) left(o Mount) {
 	default:
 		d.restart = append(d.restart, Change{Restart, o, "needs restart: it left the configuration"})
 	}
+}
+
+func (d *diff) inWritable(o Mount) bool {
+	g, ok := nearest(d.was, parent(o.Path))
+	return ok && g.Kind == RW
 }
 
 // adds orders the writable binds. A folder above a protection is mounted before
@@ -327,9 +335,8 @@ func Strict(old, wanted []Mount, changes []Change) []Mount {
 	return Next(old, wanted, changes, func(c Change) bool { return c.Action == Add && !c.Mount.Protection() })
 }
 
-// Planted gives a symbolic link on the way to a writable path that stands where a
-// session with the mounts old can put links: what it leads to was then not
-// chosen by the user.
+// Planted gives a symbolic link on the way to m that stands where a session with
+// the mounts old can put links: what it leads to was then not chosen by the user.
 func Planted(old []Mount, m Mount) (link string, ok bool) {
 	at := byPathMap(old)
 	for _, l := range m.Via {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"agent-sandbox/internal/host"
@@ -38,6 +39,9 @@ func (r *reloader) apply() ([]Line, error) {
 	}
 	recorded := r.rec.Mounts
 	if err := r.prepare(); err != nil {
+		if !r.rec.Sandbox.Alive() {
+			err = fmt.Errorf("session %s ended during the reload", r.rec.ID)
+		}
 		return nil, err
 	}
 	err := r.do(todo, results)
@@ -97,7 +101,7 @@ func (r *reloader) prepare() error {
 	if _, err := session.Parse(full.Marshal()); err != nil {
 		return fmt.Errorf("cannot record the changes: %w", err)
 	}
-	made, err := r.reg.ClaimMore(r.rec, r.layout.Plan)
+	made, err := r.reg.ClaimMore(r.rec, r.needs())
 	if err != nil {
 		return err
 	}
@@ -118,6 +122,27 @@ func (r *reloader) prepare() error {
 	strict := r.rec
 	strict.Mounts = mountplan.Strict(r.had, r.layout.Plan.Mounts, r.changes)
 	return r.reg.Write(strict)
+}
+
+// needs is the plan with the placeholders of what is going to be mounted only.
+func (r *reloader) needs() *mountplan.Plan {
+	above := map[string]bool{}
+	for i, c := range r.changes {
+		if _, no := r.refused[i]; no || c.Action != mountplan.Add {
+			continue
+		}
+		for p := c.Mount.Path; p != "" && !above[p]; p = p[:strings.LastIndexByte(p, '/')] {
+			above[p] = true
+		}
+	}
+	plan := *r.layout.Plan
+	plan.Make = nil
+	for _, p := range r.layout.Plan.Make {
+		if above[p.Path] {
+			plan.Make = append(plan.Make, p)
+		}
+	}
+	return &plan
 }
 
 // do runs the operations through one mount-repair and, with --force-detach, what

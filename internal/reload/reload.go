@@ -111,7 +111,7 @@ func run(ctx context.Context, req Request, deadline time.Time, p cli.Printer) ([
 		p.Warn(err.Error())
 	}
 	defer session.CloseAll(live)
-	e, err := choose(live, req, p)
+	e, err := choose(u, live, req, p)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func run(ctx context.Context, req Request, deadline time.Time, p cli.Printer) ([
 }
 
 // choose finds the session: by id, by project, or by the current folder.
-func choose(live []session.Entry, req Request, p cli.Printer) (session.Entry, error) {
+func choose(u host.User, live []session.Entry, req Request, p cli.Printer) (session.Entry, error) {
 	var match func(session.Entry) bool
 	what := ""
 	switch {
@@ -166,7 +166,10 @@ func choose(live []session.Entry, req Request, p cli.Printer) (session.Entry, er
 	live = slices.DeleteFunc(slices.Clone(live), func(e session.Entry) bool { return !match(e) })
 	switch len(live) {
 	case 0:
-		return session.Entry{}, cli.WithHint(fmt.Errorf("no live session %s", what), "agent-sandbox sessions lists them; on the landlock and firejail backends a reload is not supported, restart")
+		if err := unsupported(u, req); err != nil {
+			return session.Entry{}, err
+		}
+		return session.Entry{}, cli.WithHint(fmt.Errorf("no live session %s", what), "agent-sandbox sessions lists them")
 	case 1:
 		return live[0], nil
 	}
@@ -216,7 +219,8 @@ func (r *reloader) reload(ctx context.Context) ([]Line, error) {
 	if last < 0 {
 		last = len(r.changes)
 	}
-	r.changes = slices.Insert(r.changes, last, strays(plan, r.changes, t)...)
+	all := func(mountplan.Change) bool { return false }
+	r.changes = slices.Insert(r.changes, last, strays(mountplan.Next(r.had, plan, r.changes, all), r.changes, t)...)
 	r.refuse()
 
 	var settings []Line
@@ -293,16 +297,13 @@ func (r *reloader) refuse() {
 		if c.Mount.Absent && r.rec.Guard == (session.Proc{}) {
 			r.refused[i] = "it does not exist, no mount point can be made for it, and the session has no mount guard"
 		}
-		if c.Mount.Kind != mountplan.RW {
-			continue
-		}
 		for _, dir := range registries {
-			if mountplan.Under(dir, c.Mount.Path) {
+			if c.Mount.Kind == mountplan.RW && mountplan.Under(dir, c.Mount.Path) {
 				r.refused[i] = "it would cover the mask of the registry of sessions in " + dir + "; only a launch puts the mask on top"
 			}
 		}
 		if link, ok := mountplan.Planted(r.had, c.Mount); ok {
-			r.refused[i] = "the symbolic link " + link + " leads there, and the sandbox can put links in its folder; name the folder itself"
+			r.refused[i] = "the symbolic link " + link + " leads there, and the sandbox can put links in its folder; name the path itself"
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 
 	"agent-sandbox/internal/mountinfo"
 	"agent-sandbox/internal/mountplan"
@@ -116,24 +117,36 @@ func shown(list []mountplan.Mount, t *table) []mountplan.Mount {
 	}
 	var out []mountplan.Mount
 	for _, m := range t.mounts {
-		if top, ok := t.on(m.Point); ok && top.ID == m.ID && m.ReadOnly() && !listed[m.Point] {
+		if m.Point == "/" || listed[m.Point] || !m.ReadOnly() {
+			continue // the root is bwrap's own
+		}
+		if top, ok := t.on(m.Point); ok && top.ID == m.ID {
 			out = append(out, mountplan.Mount{Kind: mountplan.RO, Path: m.Point})
 		}
 	}
 	return out
 }
 
-// strays finds writable mounts of the host where the plan has none: what a reload
-// that was killed half way left behind, covered ones included.
-func strays(plan []mountplan.Mount, changes []mountplan.Change, t *table) []mountplan.Change {
+// strays finds writable mounts of the host where the session is to have none after
+// the changes: what a reload that was killed half way left behind, covered ones
+// included.
+func strays(next []mountplan.Mount, changes []mountplan.Change, t *table) []mountplan.Change {
 	listed := make(map[string]bool, len(changes))
+	closing := map[string]bool{}
 	for _, c := range changes {
 		listed[c.Mount.Path] = true
+		closing[c.Mount.Path] = c.Action == mountplan.Revoke || c.Action == mountplan.Add && c.Mount.Protection()
 	}
-	governing := mountplan.Governor(plan)
+	// What is mounted below a path goes with it.
+	goes := func(p string) bool {
+		for ; p != "" && !closing[p]; p = p[:strings.LastIndexByte(p, '/')] {
+		}
+		return p != ""
+	}
+	governing := mountplan.Governor(next)
 	var out []mountplan.Change
 	for _, m := range t.mounts {
-		if readOnly(m) || listed[m.Point] {
+		if readOnly(m) || listed[m.Point] || goes(m.Point) {
 			continue
 		}
 		g, ok := governing(m.Point)

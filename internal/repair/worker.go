@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -365,8 +366,20 @@ func (w *worker) tighten(m mountinfo.Mount, fd int) answer {
 	return a
 }
 
+// busyTries is how often a busy mount is tried again at once.
+const busyTries = 100
+
 func (w *worker) setReadOnly(m mountinfo.Mount, fd int) answer {
-	switch err := sys.SetAttr(fd, sys.AttrReadOnly, 0, false); {
+	err := sys.SetAttr(fd, sys.AttrReadOnly, 0, false)
+	// A call that writes (rename, mkdir) holds the mount for microseconds; one
+	// that is repeated on and on must not keep it writable.
+	for range busyTries {
+		if !errors.Is(err, syscall.EBUSY) {
+			break
+		}
+		err = sys.SetAttr(fd, sys.AttrReadOnly, 0, false)
+	}
+	switch {
 	case err == nil:
 		w.setOptions(m.ID, "ro")
 		return answer{Status: OK}
@@ -408,18 +421,26 @@ func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 		return failed("cannot set it up", err)
 	}
 
-	type pair struct{ old, copy int }
+	type pair struct {
+		old, copy int
+		inside    []int // copies of writable mounts below old, which old brings along
+	}
 	var moves []pair
 	defer func() {
 		for _, m := range moves {
-			syscall.Close(m.old)
-			syscall.Close(m.copy)
+			closeAll(append(m.inside, m.old, m.copy))
 		}
 	}()
 	below := w.table.below(p.path)
 	var moved []string
 	for _, m := range below {
-		if m.ReadOnly() || special[m.FSType] || underAny(m.Point, moved) {
+		if m.ReadOnly() || special[m.FSType] {
+			continue
+		}
+		if i := slices.IndexFunc(moved, func(d string) bool { return mountplan.Under(m.Point, d) }); i >= 0 {
+			if cp, err := sys.OpenPathBelow(clone, rel(m.Point, p.path)); err == nil {
+				moves[i].inside = append(moves[i].inside, cp)
+			}
 			continue
 		}
 		old, err := w.child(m)
@@ -436,7 +457,7 @@ func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 			syscall.Close(old)
 			return failed("cannot follow the clone", err)
 		}
-		moves = append(moves, pair{old, cp})
+		moves = append(moves, pair{old: old, copy: cp})
 		moved = append(moved, m.Point)
 	}
 	if err := sys.MoveMount(clone, p.fd); err != nil {
@@ -447,7 +468,9 @@ func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 		// then stands for it. EBUSY: a writer was quicker, and a revocation
 		// will name it.
 		if sys.MoveMount(m.old, m.copy) == nil {
-			sys.SetAttr(m.copy, sys.AttrReadOnly, 0, false)
+			for _, fd := range append(m.inside, m.copy) {
+				sys.SetAttr(fd, sys.AttrReadOnly, 0, false)
+			}
 		}
 	}
 	for _, m := range w.hostMounts(p, host) {
