@@ -21,7 +21,7 @@ import (
 
 // attempts is how often a start is tried that fails because the host's mount
 // table changes meanwhile.
-const attempts = 3
+const attempts = 5
 
 // A Session is a started sandbox.
 type Session struct {

@@ -32,7 +32,7 @@ func TestSetupFails(t *testing.T) {
 	})
 }
 
-// bwrap is tried three times where the host's mounts change under it.
+// bwrap is tried five times where the host's mounts change under it.
 func TestRetries(t *testing.T) {
 	u := newUser(t, byHand)
 	u.Write("proj/bin/bwrap", `#!/bin/sh
@@ -43,10 +43,10 @@ echo "bwrap: Can't bind mount /oldroot/x on /newroot/x: Unable to remount destin
 exit 1
 `)
 	os.Chmod(u.Project+"/bin/bwrap", 0o755)
-	if r := u.run("bash", "-c", "echo 3 >works; PATH=$PWD/bin:$PATH launch printf ran"); r.Code != 0 || r.Stdout != "ran" || r.Stderr != "" {
+	if r := u.run("bash", "-c", "echo 5 >works; PATH=$PWD/bin:$PATH launch printf ran"); r.Code != 0 || r.Stdout != "ran" || r.Stderr != "" {
 		t.Errorf("status %d, %q, %q", r.Code, r.Stdout, r.Stderr)
 	}
-	if r := u.run("bash", "-c", "rm tries; echo 99 >works; PATH=$PWD/bin:$PATH launch printf ran; echo $?; wc -l <tries"); r.Stdout != "125\n3\n" || !strings.Contains(r.Stderr, "Invalid argument") {
+	if r := u.run("bash", "-c", "rm tries; echo 99 >works; PATH=$PWD/bin:$PATH launch printf ran; echo $?; wc -l <tries"); r.Stdout != "125\n5\n" || !strings.Contains(r.Stderr, "Invalid argument") {
 		t.Errorf("%q, %q", r.Stdout, r.Stderr)
 	}
 }
