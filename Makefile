@@ -49,6 +49,17 @@ $(patsubst %,build/%,$(filter-out $(CGO),$(BIN))):
 $(patsubst %,build/%,$(filter $(CGO),$(BIN))):
 	CGO_ENABLED=1 $(GOBUILD) -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static -Wl,--build-id=none"' -o $@ ./cmd/$(@F)
 
+# The program in the kernel, embedded in the daemon. It is kept in the repository, so that
+# the Go tool alone can build and vet; Debian 12's clang gives the same bytes everywhere.
+CLANG      ?= clang
+LLVM_STRIP ?= llvm-strip
+BPF         = internal/bpf/agent_sandbox.bpf.o
+$(BPF): $(wildcard bpf/*.c bpf/*.h)
+	$(CLANG) -O2 -g -Wall -Werror -target bpf -mcpu=v3 -ffile-compilation-dir=. -c bpf/agent_sandbox.bpf.c -o $@
+	$(LLVM_STRIP) -g $@
+
+build/agent-sandbox-execd: $(BPF)
+
 # What a fresh Debian 12 with git, make and Go lacks.
 deps:
 	test/deps
