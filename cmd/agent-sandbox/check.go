@@ -10,9 +10,9 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"agent-sandbox/internal/backend"
 	"agent-sandbox/internal/bwrap"
 	"agent-sandbox/internal/cli"
-	"agent-sandbox/internal/landlock"
 	"agent-sandbox/internal/layout"
 	"agent-sandbox/internal/sys"
 )
@@ -26,9 +26,14 @@ func check(args []string, stdout io.Writer, p cli.Printer) int {
 	if len(args) > 0 {
 		return misuse(p, args[0])
 	}
-	findings, usable := bwrap.Probe()
-	findings = append(findings, landlockFinding(),
-		program("firejail", "the firejail backend", "apt install firejail"),
+	var findings []bwrap.Finding
+	usable := false
+	for _, name := range backend.Names {
+		found, works := backend.Probe(name)
+		findings = append(findings, found...)
+		usable = usable || works
+	}
+	findings = append(findings,
 		program("pasta", "filtered networks", "apt install passt"),
 		daemonFinding())
 	config, loads := configFinding(p)
@@ -54,17 +59,6 @@ func check(args []string, stdout io.Writer, p cli.Printer) int {
 		return cli.Failed
 	}
 	return cli.OK
-}
-
-func landlockFinding() bwrap.Finding {
-	abi, err := landlock.ABI()
-	switch {
-	case err != nil:
-		return bwrap.Finding{State: "warn", What: "landlock", Why: err.Error(), Mend: "boot a kernel with landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock,...)"}
-	case abi < landlock.ScopesABI:
-		return bwrap.Finding{State: "warn", What: "landlock", Why: fmt.Sprintf("version %d has no scopes: abstract sockets can be reached", abi), Mend: "Linux 6.12 or newer, or NETWORK_FILTER_MODE=isolated"}
-	}
-	return bwrap.Finding{State: "ok", What: "landlock", Why: fmt.Sprintf("version %d", abi)}
 }
 
 func program(name, forWhat, mend string) bwrap.Finding {

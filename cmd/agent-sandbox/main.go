@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 
+	"agent-sandbox/internal/backend"
 	"agent-sandbox/internal/cli"
-	"agent-sandbox/internal/landlock"
 	"agent-sandbox/internal/launch"
 	"agent-sandbox/internal/sandboxinit"
 )
@@ -48,16 +47,12 @@ Example:
   cd ~/work/proj && agent-sandbox claude
 `
 
-func init() {
-	// bwrap's death signal is tied to a thread; main keeps the first one, which
-	// lives as long as the process.
-	runtime.LockOSThread()
-}
-
 func main() {
 	if os.Args[0] == sandboxinit.Path {
-		sandboxinit.Restrict = landlock.RestrictWhereScoped
 		os.Exit(sandboxinit.Main())
+	}
+	if len(os.Args) > 1 && os.Args[1] == backend.Supervise {
+		os.Exit(backend.Supervisor(os.Args[2:]))
 	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -37,7 +37,7 @@ Operations, with fields after PATH separated by a tab:
   remount-ro PATH           take write access back, wherever it shows
   remount-rw PATH [SOURCE]  give it again, in place
   detach PATH               remount-ro, then take the mount away
-  keep PATH                 what follows leaves the mount at PATH as it is
+  keep PATH [KIND ...]      what follows leaves the mount at PATH as it is
 
 Example:
   echo 'rw /home/u/data' | mount-repair 4250 881236 4026532178
@@ -50,7 +50,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if cli.Common(args, usage, stdout) {
 		return cli.OK
 	}
-	if len(args) > 0 && (args[0] == nsjoin.Join || args[0] == nsjoin.Source) {
+	if nsjoin.Worker() {
 		if repair.Work() != nil {
 			return cli.Failed
 		}

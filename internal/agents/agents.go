@@ -14,6 +14,7 @@
 package agents
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -171,6 +172,17 @@ func (p *Profile) line(line string) error {
 	return err
 }
 
+// Carries says whether CarryOver has something to copy: the agent was used
+// outside, and its folders are wanted inside.
+func (p *Profile) Carries(home string) bool {
+	return slices.ContainsFunc(p.Carry, func(c Carry) bool {
+		from, err := os.Lstat(filepath.Join(home, c.From))
+		return err == nil && from.Mode().IsRegular() && !exists(filepath.Join(home, c.To))
+	})
+}
+
+func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
+
 // CarryOver copies the state files of p whose copies are missing below home and
 // returns the copies that it made, relative to home. Neither side follows a link
 // below home: an agent that wrote there before may have planted one. A file that
@@ -180,7 +192,8 @@ func (p *Profile) CarryOver(home string) ([]string, error) {
 	for _, c := range p.Carry {
 		ok, err := carry(home, c)
 		if err != nil {
-			return made, fmt.Errorf("cannot copy %s to %s: %w", cli.Quote(filepath.Join(home, c.From)), cli.Quote(filepath.Join(home, c.To)), err)
+			err = fmt.Errorf("cannot copy %s to %s: %w", cli.Quote(filepath.Join(home, c.From)), cli.Quote(filepath.Join(home, c.To)), err)
+			return made, cli.WithHint(err, "copy it by hand, once; no link is followed on the way")
 		}
 		if ok {
 			made = append(made, c.To)
@@ -259,13 +272,14 @@ func below(home, path string, create bool) (spot, error) {
 	return spot{dir, parts[len(parts)-1]}, nil
 }
 
+// place makes a file with the given content, unless there is one.
 func place(at spot, data []byte) (bool, error) {
 	if _, err := sys.StatAt(at.dir, at.name); err == nil {
 		return false, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	tmp := fmt.Sprintf("%s.%d.tmp", at.name, os.Getpid())
+	tmp := at.name + "." + rand.Text() + ".tmp"
 	f, err := sys.OpenAt(at.dir, tmp, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL, 0o600)
 	if err != nil {
 		return false, err
@@ -288,6 +302,11 @@ func place(at spot, data []byte) (bool, error) {
 // Starts says whether command, the first word of a launch, starts this agent.
 func (p *Profile) Starts(command string) bool {
 	return slices.Contains(p.Commands, filepath.Base(command))
+}
+
+// Suppressed says whether a list of SUPPRESS_AGENT_WARNINGS names this agent or all.
+func (p *Profile) Suppressed(list []string) bool {
+	return slices.Contains(list, p.Name) || slices.Contains(list, "all")
 }
 
 // Warning is the text for an agent that is being started while variables that it

@@ -4,6 +4,7 @@
 package bwrap
 
 import (
+	"os"
 	"strconv"
 	"strings"
 
@@ -28,6 +29,24 @@ type Spec struct {
 	IsolateNet bool              // own network namespace with nothing but loopback
 	Seccomp    []byte            // filter program, an array of struct sock_filter; empty for none
 	NProc      string            // RLIMIT_NPROC of the command, empty for the caller's
+	Meanwhile  func() error      // done by Start while bwrap sets up, once; nil for nothing
+
+	ProcReadOnly []string // entries of /proc that are shown read-only; see RootProc
+}
+
+// RootProc are the entries of /proc that hold settings of the whole machine. Their
+// files belong to root, and a process of that uid writes them without any
+// capability, in a user namespace too: /proc/sys/kernel/core_pattern is run by the
+// kernel, outside. bwrap covers bus, irq and sysrq-trigger, and means to cover sys,
+// but asks access(2), which the kernel answers for the folder and not its files.
+func RootProc() []string {
+	var out []string
+	for _, name := range []string{"sys", "fs", "acpi", "scsi", "asound", "driver", "mtrr"} {
+		if _, err := os.Lstat("/proc/" + name); err == nil {
+			out = append(out, "/proc/"+name)
+		}
+	}
+	return out
 }
 
 // Descriptors of bwrap beyond standard input, output and error.
@@ -61,14 +80,6 @@ func options(s Spec) []string {
 		a = append(a, "--unshare-net")
 	}
 	// Without --cap-drop a caller who is root keeps all capabilities inside.
-	// The loader would obey these in bwrap itself, outside the sandbox, where a
-	// folder they name may be one that an agent can write to.
-	for _, e := range s.Env {
-		if loaderVariable(e) {
-			name, value, _ := strings.Cut(e, "=")
-			a = append(a, "--setenv", name, value)
-		}
-	}
 	a = append(a, "--die-with-parent", "--cap-drop", "ALL", "--info-fd", strconv.Itoa(fdInfo))
 	if len(s.Seccomp) > 0 {
 		a = append(a, "--seccomp", strconv.Itoa(fdSeccomp))
@@ -113,6 +124,9 @@ func options(s Spec) []string {
 			a = append(a, "--symlink", m.Target, m.Path)
 		case mountplan.Proc:
 			a = append(a, "--proc", m.Path)
+			for _, p := range s.ProcReadOnly {
+				a = append(a, "--ro-bind", p, p)
+			}
 		case mountplan.DevFS:
 			a = append(a, "--dev", m.Path)
 		}
@@ -126,10 +140,6 @@ func options(s Spec) []string {
 		a = append(a, "--chdir", s.Chdir)
 	}
 	return a
-}
-
-func loaderVariable(e string) bool {
-	return strings.HasPrefix(e, "LD_") || strings.HasPrefix(e, "GLIBC_TUNABLES=") || strings.HasPrefix(e, "GCONV_PATH=")
 }
 
 func dataFile(s Spec, m mountplan.Mount) string { return s.DataDir + "/" + strconv.Itoa(m.N) }
@@ -148,16 +158,20 @@ func copies(mounts []mountplan.Mount) []mountplan.Mount {
 // CommandLine is what --dry-run prints: bwrap with its arguments, quoted for a
 // shell, and the redirections that its descriptors need.
 func CommandLine(s Spec) string {
-	var b strings.Builder
-	b.WriteString(ShellQuote(s.Bwrap))
-	for _, arg := range Args(s) {
-		b.WriteByte(' ')
-		b.WriteString(ShellQuote(arg))
-	}
+	line := ShellLine(append([]string{s.Bwrap}, Args(s)...))
 	for i, m := range copies(s.Mounts) {
-		b.WriteString(" " + strconv.Itoa(fdFiles+i) + "<" + ShellQuote(dataFile(s, m)))
+		line += " " + strconv.Itoa(fdFiles+i) + "<" + ShellQuote(dataFile(s, m))
 	}
-	return b.String()
+	return line
+}
+
+// ShellLine quotes a command with its arguments as one line for sh.
+func ShellLine(args []string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = ShellQuote(a)
+	}
+	return strings.Join(quoted, " ")
 }
 
 // ShellQuote quotes s as one word for sh, any bytes but NUL.

@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -34,6 +36,8 @@ type Session struct {
 	signals chan os.Signal
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
+	stops   stops
+	owns    func(pgrp int) bool // whether a process group is the session's
 }
 
 // Interrupted is the error of Start where a signal came that ends a program.
@@ -53,7 +57,13 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 // Session.Wait passes them on. Every descriptor of the launcher above 2 becomes
 // close-on-exec, those its caller left open included.
 func Start(spec Spec) (*Session, error) {
+	// From here on the launcher waits. With one processor the runtime lets go of
+	// it as soon as a thread blocks, and does not look every 20 µs whether it should.
+	runtime.GOMAXPROCS(1)
 	signals := catch()
+	if spec.Meanwhile != nil {
+		spec.Meanwhile = sync.OnceValue(spec.Meanwhile)
+	}
 	for try := 1; ; try++ {
 		s, err := start(spec, signals)
 		var f *failure
@@ -72,33 +82,112 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		return nil, cli.WithHint(fmt.Errorf("cannot start bwrap: %d mounts make %d arguments, it takes %d", len(spec.Mounts), n, maxArgs),
 			"name common parent folders in the configuration instead of single entries")
 	}
+	var open files
+	defer open.close()
+	args, err1 := open.memfd("args", []byte(strings.Join(opts, "\x00")+"\x00"))
+	seccomp, err2 := open.memfd("seccomp", spec.Seccomp)
+	info, err3 := open.memfd("info", nil)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	p := Program{
+		Path: spec.Bwrap, Args: []string{"--args", "3", "--", InitPath},
+		// The command's environment goes to sandbox-init in a file. Here a
+		// variable such as LD_PRELOAD would act outside the sandbox, from a folder
+		// that an agent may write to, and any would show in pid 1's environ.
+		Env:       []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}, // sandbox-init starts faster, and dies silently
+		Command:   sandboxinit.Command{NProc: spec.NProc, Env: spec.Env, Args: spec.Command},
+		Before:    []*os.File{fdArgs - 3: args, fdSeccomp - 3: seccomp, fdInfo - 3: info},
+		DieWithUs: true,
+	}
+	for _, m := range copies(spec.Mounts) {
+		f, err := open.memfd("data", m.Content)
+		if err != nil {
+			return nil, err
+		}
+		p.After = append(p.After, f)
+	}
+	return p.start(signals, spec.Meanwhile, func(s *Session, m *sys.Message) error {
+		s.readInfo(info)
+		if m == nil {
+			return nil
+		}
+		return s.identify(*m)
+	})
+}
+
+// A Program runs sandbox-init: bwrap, or what another backend has in its place.
+type Program struct {
+	Path    string
+	Args    []string
+	Env     []string // of the program itself
+	Dir     string   // working directory, empty for the caller's
+	Command sandboxinit.Command
+	// Before gets the descriptors from 3 to sandboxinit.First, After those from
+	// sandboxinit.First+sandboxinit.Descriptors on.
+	Before, After []*os.File
+	DieWithUs     bool // killed when the launcher is
+}
+
+// StartProgram is Start for a backend that has no pid namespace of its own, or none
+// that the caller may look at: InitPID, MountNS and PIDNS of the session stay 0.
+func StartProgram(p Program) (*Session, error) {
+	s, err := p.start(catch(), nil, func(s *Session, m *sys.Message) error {
+		s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
+		if m != nil {
+			s.Supervisor = m.PID
+		}
+		return nil
+	})
+	var f *failure
+	if errors.As(err, &f) {
+		text := f.text
+		if text == "" {
+			text = fmt.Sprintf("%s ended with status %d and said nothing", p.Path, status(f.status))
+		}
+		return nil, fmt.Errorf("cannot set up the sandbox: %s", text)
+	}
+	return s, err
+}
+
+// files are descriptors that are closed together.
+type files []*os.File
+
+func (open *files) close() {
+	for _, f := range *open {
+		f.Close()
+	}
+}
+
+func (open *files) memfd(name string, content []byte) (*os.File, error) {
+	f, err := sys.Memfd(name, content)
+	if err == nil {
+		*open = append(*open, f)
+	}
+	return f, err
+}
+
+// start starts p and waits until sandbox-init has reported, or p has ended; found
+// is called with the report, or with nil where there was none.
+func (p Program) start(signals chan os.Signal, meanwhile func() error, found func(*Session, *sys.Message) error) (*Session, error) {
 	if err := sys.CloexecFrom(3); err != nil {
 		return nil, err
 	}
-	var open []*os.File
-	defer func() {
-		for _, f := range open {
-			f.Close()
-		}
-	}()
-	memfd := func(name string, content []byte) (*os.File, error) {
-		f, err := sys.Memfd(name, content)
-		if err == nil {
-			open = append(open, f)
-		}
-		return f, err
+	// bwrap ends before pid 1 of the sandbox does; the launcher reaps that, not
+	// whatever reaps orphans on this host, so that nothing is left when it ends.
+	if err := sys.BecomeSubreaper(); err != nil {
+		return nil, err
 	}
+	var open files
+	defer open.close()
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	open = append(open, null)
-	args, err1 := memfd("args", []byte(strings.Join(opts, "\x00")+"\x00"))
-	seccomp, err2 := memfd("seccomp", spec.Seccomp)
-	info, err3 := memfd("info", nil)
-	command, err4 := memfd("command", sandboxinit.EncodeCommand(spec.NProc, spec.Command))
-	stderr, err5 := memfd("stderr", nil)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	command, err1 := open.memfd("command", p.Command.Marshal())
+	stderr, err2 := open.memfd("stderr", nil)
+	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	ours, theirs, err := sys.SocketPair()
@@ -109,62 +198,64 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		return nil, err
 	}
 
-	// bwrap's own three: the monitor and pid 1 keep them as long as they live, so
-	// they must not be the caller's. It makes /dev/console of a terminal at 1.
-	files := []uintptr{
-		null.Fd(), terminalOr(null.Fd()), stderr.Fd(),
-		fdArgs: args.Fd(), fdSeccomp: seccomp.Fd(), fdInfo: info.Fd(),
-		fdInit: uintptr(theirs), fdInit + 1: command.Fd(), fdInit + 2: 0, fdInit + 3: 1, fdInit + 4: 2,
-	}
-	for _, m := range copies(spec.Mounts) {
-		f, err := memfd("data", m.Content)
-		if err != nil {
-			return nil, err
+	// The program's own three: bwrap's monitor and pid 1 keep them as long as they
+	// live, so they must not be the caller's. It makes /dev/console of a terminal
+	// at 1.
+	fds := []uintptr{null.Fd(), terminalOr(null.Fd()), stderr.Fd()}
+	for i := range sandboxinit.First - 3 {
+		f := null
+		if i < len(p.Before) {
+			f = p.Before[i]
 		}
-		files = append(files, f.Fd())
+		fds = append(fds, f.Fd())
 	}
-	var env []string
-	for _, e := range spec.Env {
-		if !loaderVariable(e) {
-			env = append(env, e)
-		}
+	fds = append(fds, uintptr(theirs), command.Fd(), 0, 1, 2)
+	for _, f := range p.After {
+		fds = append(fds, f.Fd())
 	}
 
 	s := &Session{control: ours, signals: signals, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
-	started := make(chan error)
-	go func() {
-		// The death signal is tied to the thread that forks: this one waits
-		// for bwrap's end and lives as long.
-		runtime.LockOSThread()
+	s.owns = func(pgrp int) bool {
+		ns, err := sys.NSInode(strconv.Itoa(pgrp), "pid")
+		return err == nil && ns == s.PIDNS
+	}
+	attr := &syscall.SysProcAttr{PidFD: &s.pidfd}
+	if p.DieWithUs {
+		attr.Pdeathsig = syscall.SIGKILL
+	}
+	var pid int
+	onLastingThread(func() {
 		mask := sys.SetSigMask(sys.AllSignals())
-		pid, err := syscall.ForkExec(spec.Bwrap, []string{spec.Bwrap, "--args", "3", "--", InitPath}, &syscall.ProcAttr{
-			Env: env, Files: files,
-			Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, PidFD: &s.pidfd},
-		})
+		pid, err = syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Dir: p.Dir, Env: p.Env, Files: fds, Sys: attr})
 		sys.SetSigMask(mask)
-		started <- err
-		if err != nil {
-			return
-		}
-		var ws syscall.WaitStatus
-		for {
-			if _, err := syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
-				break
-			}
-		}
-		s.exited <- ws
-	}()
-	err = <-started
+	})
 	syscall.Close(theirs)
 	if err != nil {
 		syscall.Close(ours)
-		return nil, notStarted(spec.Bwrap, err)
+		return nil, notStarted(p.Path, err)
 	}
-	if err := s.awaitReady(info); err != nil {
+	go func() {
+		ws, _ := sys.WaitChild(pid)
+		s.exited <- ws
+	}()
+	if err := s.awaitReady(found, meanwhile); err != nil {
 		syscall.Close(ours)
 		return nil, err
 	}
 	return s, nil
+}
+
+// onLastingThread runs f on a thread that lives as long as the process: the death
+// signal of a child is tied to the thread that forked it.
+func onLastingThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		f()
+		close(done)
+		select {}
+	}()
+	<-done
 }
 
 // terminalOr is the first of the caller's descriptors that is a terminal.
@@ -177,9 +268,9 @@ func terminalOr(other uintptr) uintptr {
 	return other
 }
 
-// awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
-// came that ends a program.
-func (s *Session) awaitReady(info *os.File) error {
+// awaitReady does what can be done meanwhile, and returns when sandbox-init has
+// reported, bwrap has ended, or a signal came that ends a program.
+func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile func() error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
 	watched := make(chan struct{})
@@ -191,16 +282,20 @@ func (s *Session) awaitReady(info *os.File) error {
 			case <-ready:
 				return
 			case sig := <-s.signals:
-				switch sig {
-				case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+				if slices.Contains(deadly, sig) {
 					interrupted.Store(int32(sig.(syscall.Signal)))
 					sys.PidfdSend(s.pidfd, syscall.SIGKILL)
-				default:
+				} else {
 					early = append(early, sig)
 				}
 			}
 		}
 	}()
+	notify(s.signals, forwarded)
+	var failed error
+	if meanwhile != nil {
+		failed = meanwhile()
+	}
 	m, err := sys.Recv(s.control)
 	close(ready)
 	<-watched
@@ -210,21 +305,25 @@ func (s *Session) awaitReady(info *os.File) error {
 		default:
 		}
 	}
-	s.readInfo(info)
-	if sig := interrupted.Load(); sig != 0 {
-		s.end()
-		return &Interrupted{syscall.Signal(sig)}
+	sig := interrupted.Load()
+	if sig != 0 || err != nil || len(m.Data) == 0 {
+		found(s, nil)
+		ws := s.end()
+		if sig != 0 {
+			killOrphans()
+			return &Interrupted{syscall.Signal(sig)}
+		}
+		return s.failure(ws)
 	}
-	if err != nil || len(m.Data) == 0 {
-		return s.failure(s.end())
-	}
-	s.Supervisor = m.PID
-	if err := s.identify(m); err != nil {
+	if err := found(s, &m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
 	}
-	// From here on a message to the terminal must not stop the launcher.
-	signal.Ignore(syscall.SIGTTOU)
+	if failed != nil {
+		s.end()
+		return failed
+	}
+	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
 }
 
@@ -262,6 +361,7 @@ func (s *Session) identify(m sys.Message) error {
 	if st.PPID != s.InitPID {
 		return fmt.Errorf("process %d has parent %d, not %d", m.PID, st.PPID, s.InitPID)
 	}
+	s.Supervisor = m.PID
 	pid := strconv.Itoa(s.InitPID)
 	if s.MountNS, err = sys.NSInode(pid, "mnt"); err != nil {
 		return err
@@ -293,8 +393,8 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !isDropped(sig) {
-					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
+				if m := s.stops.message(sig.(syscall.Signal)); m != nil {
+					sys.Send(s.control, m)
 				}
 			case <-done:
 				return
@@ -304,7 +404,7 @@ func (s *Session) Wait() int {
 	ws := s.end0()
 	close(done)
 	if t, ok := openTerminal(); ok {
-		t.takeBack(s.PIDNS)
+		t.takeBack(s.owns)
 		t.f.Close()
 	}
 	return status(ws)
@@ -324,9 +424,13 @@ func (s *Session) listen() {
 		if err != nil || len(m.Data) == 0 {
 			return
 		}
-		// Of several reports only the last is still true.
-		if m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
-			stop(s.PIDNS)
+		if len(m.Data) != 2 || m.Data[0] != sandboxinit.Stopped {
+			continue
+		}
+		s.stops.stopped(syscall.Signal(m.Data[1]))
+		if !sys.Readable(s.control) { // of several reports only the last is still true
+			stop(s.owns)
+			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})
 		}
 	}
@@ -347,9 +451,20 @@ func (s *Session) end0() syscall.WaitStatus {
 	ws := <-s.exited
 	syscall.Close(s.pidfd)
 	if s.InitPidfd != nil {
-		fd := int(s.InitPidfd.Fd())
-		sys.PidfdSend(fd, syscall.SIGKILL)
-		sys.WaitReadable(fd)
+		sys.PidfdSignal(s.InitPidfd, syscall.SIGKILL)
+		sys.WaitChild(s.InitPID)
 	}
 	return ws
+}
+
+// killOrphans ends what a killed bwrap left before it told of its child: that
+// waits for a word of bwrap, without a death signal, for ever.
+func killOrphans() {
+	for _, pid := range sys.Children() {
+		name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
+		if err == nil && strings.TrimSpace(string(name)) == "bwrap" {
+			syscall.Kill(pid, syscall.SIGKILL)
+			sys.WaitChild(pid)
+		}
+	}
 }

@@ -50,7 +50,7 @@ var shells = []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/run
 // like in that bash, but all they can change is the answer that this call
 // returns, which speaks for this level alone; the levels before are kept on this
 // side. Whatever they started is ended before source returns.
-func source(ctx context.Context, files []*file, start map[string][]string, env []string, project string) ([]frame, []string, error) {
+func source(ctx context.Context, files []*file, start map[string][]string, env []string, project string) (*answer, []string, error) {
 	shell := ""
 	for _, s := range shells {
 		if _, err := os.Stat(s); err == nil {
@@ -82,16 +82,16 @@ func source(ctx context.Context, files []*file, start map[string][]string, env [
 		return nil, nil, fmt.Errorf("cannot start %s: %w", shell, err)
 	}
 	cause := c.wait(ctx, nonce)
-	frames, last, perr := parse(c.result.data, nonce, len(files))
+	a, perr := parse(c.result.data, nonce, len(files))
 	messages := translate(string(c.stderr.data), files)
 	switch {
-	case cause == nil && perr == nil && len(frames) == len(files):
-		return frames, messages, nil
+	case cause == nil && perr == nil && a.complete:
+		return a, messages, nil
 	case ctx.Err() != nil:
 		return nil, nil, ctx.Err()
 	}
-	f := files[min(max(last.file, 0), len(files)-1)]
-	return nil, nil, broken(f, last.line, cause, perr, c.status, messages)
+	f := files[max(a.file, 0)]
+	return nil, nil, broken(f, a.line, cause, perr, c.status, messages)
 }
 
 // broken is the error for a file after which no values could be read.
@@ -187,13 +187,13 @@ func driver(nonce string, mark int, files []*file, start map[string][]string, pr
 		}
 	}
 	b.WriteString("set -T\n{\n")
-	fmt.Fprintf(&b, "printf '%%s\\0' %s start %s %s >&%d\n", nonce, allNames(), nonce, resultFD)
 	for i, f := range files {
 		fmt.Fprintf(&b, "builtin printf '%%s\\0' %s begin %d >&%d\n", nonce, i, resultFD)
-		fmt.Fprintf(&b, "_PROJECT_DIR=%s\n_CONFIG_FILE=%s\n_line=\n", quote(project), quote(f.path))
-		// The line of the last command, for a file that fails or ends the shell.
-		fmt.Fprintf(&b, "builtin trap 'builtin printf \"%%s\\0\" %s exit \"$_line\" >&%d' EXIT\n", nonce, resultFD)
-		fmt.Fprintf(&b, "builtin trap '[[ $BASH_SOURCE != /proc/self/fd/%d ]] || _line=$LINENO' DEBUG\n", firstFD+i)
+		fmt.Fprintf(&b, "_PROJECT_DIR=%s\n_CONFIG_FILE=%s\n_line= _last=\n", quote(project), quote(f.path))
+		// The line of the last command, for a file that fails or ends the shell. The
+		// trap's own command counts as one more.
+		fmt.Fprintf(&b, "builtin trap 'builtin printf \"%%s\\0\" %s exit \"$_last\" >&%d' EXIT\n", nonce, resultFD)
+		fmt.Fprintf(&b, "builtin trap '[[ $BASH_SOURCE != /proc/self/fd/%d ]] || { _last=$_line _line=$LINENO; }' DEBUG\n", firstFD+i)
 		fmt.Fprintf(&b, "builtin source /proc/self/fd/%d\n", firstFD+i)
 		b.WriteString("_status=$?\n")
 		// In POSIX mode the special builtins are found before functions.
@@ -204,7 +204,7 @@ func driver(nonce string, mark int, files []*file, start map[string][]string, pr
 			n := v.Name
 			fmt.Fprintf(&b, " %s \"${%s[*]@a}\" \"${#%s[@]}\" \"${!%s[@]}\" \"${%s[@]}\"", n, n, n, n, n)
 		}
-		fmt.Fprintf(&b, " %s %s >&%d\n", allNames(), nonce, resultFD)
+		fmt.Fprintf(&b, " >&%d\n", resultFD)
 		if i < len(files)-1 {
 			for _, v := range Vars {
 				b.WriteString(restart(v))
@@ -212,7 +212,7 @@ func driver(nonce string, mark int, files []*file, start map[string][]string, pr
 			b.WriteString("builtin unset POSIXLY_CORRECT\nbuiltin set -T\n")
 		}
 	}
-	fmt.Fprintf(&b, "builtin printf '%%s\\0' %s done >&%d\n}\n", nonce, resultFD) // endFrame
+	fmt.Fprintf(&b, "builtin printf '%%s\\0' %s names %s %s done >&%d\n}\n", nonce, allNames(), nonce, resultFD)
 	return b.String()
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -216,49 +217,44 @@ func shellWord(s string) string {
 	return record.Escape(quote(s))
 }
 
-// origin says where this file gives a variable the element text: the line of the
-// assignment that shows the text, else the last assignment. Bash does not tell
-// lines, so this is read from the text; 0 where no assignment is seen (the
-// variable was set by a command, or in a file that this one sources).
+// origin says where this file gives a variable the element text: the line of an
+// assignment that shows the text, else one that shows its last component (the
+// rest came from a variable), else the last assignment. Bash does not tell lines,
+// so this is read from the text; 0 where no assignment is seen (the variable was
+// set by a command, or in a file that this one sources).
 func (f *file) origin(name, text string) Origin {
-	o := Origin{Layer: f.layer, File: f.path}
-	best := 0
+	whole, part, last := 0, 0, 0
+	look := func(i int, rest string) {
+		rest, _, _ = strings.Cut(rest, " #")
+		switch {
+		case text == "":
+			// Written as an empty word, or as something that expands to nothing.
+			if strings.Contains(rest, `""`) || strings.Contains(rest, "''") || strings.Contains(rest, `"$`) {
+				whole = i + 1
+			}
+		case strings.Contains(rest, text):
+			whole = i + 1
+		case strings.Contains(text, "/") && strings.Contains(rest, text[strings.LastIndexByte(text, '/'):]):
+			part = i + 1
+		}
+	}
 	for i := 0; i < len(f.lines); i++ {
 		rest, ok := assigns(f.lines[i], name)
 		if !ok {
 			continue
 		}
-		best = i + 1
+		last = i + 1
+		look(i, rest)
 		if !strings.HasPrefix(rest, "(") {
-			if shows(rest, text) {
-				o.Line = best
-			}
 			continue
 		}
-		for ; ; i++ {
-			if shows(rest, text) {
-				o.Line = i + 1
-			}
-			if strings.Contains(rest, ")") || i+1 == len(f.lines) {
-				break
-			}
-			rest = f.lines[i+1]
+		for !strings.Contains(rest, ")") && i+1 < len(f.lines) {
+			i++
+			rest = f.lines[i]
+			look(i, rest)
 		}
 	}
-	if o.Line == 0 {
-		o.Line = best
-	}
-	return o
-}
-
-// shows says whether the text of a line holds a value as it is written there; an
-// empty one as an empty word or as something that expands to nothing.
-func shows(line, text string) bool {
-	line, _, _ = strings.Cut(line, " #")
-	if text == "" {
-		return strings.Contains(line, `""`) || strings.Contains(line, "''") || strings.Contains(line, `"$`)
-	}
-	return strings.Contains(line, text)
+	return Origin{Layer: f.layer, File: f.path, Line: cmp.Or(whole, part, last)}
 }
 
 // assigns finds `NAME=` or `NAME+=` in a line and returns what follows the sign.

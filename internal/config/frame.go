@@ -7,24 +7,30 @@ import (
 	"strings"
 )
 
-// A frame is what the bash says after one file: the file's status, the variables
-// of Vars, and the names of all variables that begin with a capital.
+// An answer is what the bash says of the files that it sourced: a sequence of
+// tokens, each ended by NUL, which no variable can hold.
 //
-// The answer is a sequence of tokens, each ended by NUL, which no variable can
-// hold:
-//
-//	NONCE start NAME... NONCE
 //	NONCE begin N                       before file N
 //	NONCE exit LINE                     instead of what follows: the bash ended
 //	NONCE end N STATUS LINE
 //	      NAME ATTRS COUNT KEY... VALUE...   for each variable of Vars
-//	      NAME... NONCE                      all names
+//	NONCE names NAME...                 after the last file
 //	NONCE done
+type answer struct {
+	frames   []frame  // of the files that came to their end
+	names    []string // all set variables that begin with a capital
+	complete bool
+
+	// How far the bash came: the file that was running or was the last to run, -1
+	// where none began, and the line that ended the bash, 0 where it is not known.
+	file, line int
+}
+
+// A frame is what the variables are after one file.
 type frame struct {
-	status int
+	status int // of the file
 	line   int // of its last command, 0 where that is not known
 	vars   map[string]value
-	fresh  []string // names that were not set before this file
 }
 
 type kind byte
@@ -47,50 +53,47 @@ func endFrame(nonce string) string { return nonce + "\x00done\x00" }
 
 var errFrame = errors.New("what came is not the answer")
 
-// position is how far the bash came: the file that was running or was the last
-// to run, -1 where none began, and the line that ended the bash, 0 where it is
-// not known.
-type position struct{ file, line int }
-
-// parse reads an answer for n files. Where it ends early, the frames of the files
-// that ended are returned, and last says how far the bash came. An answer that is
-// not of the documented form is an error.
-func parse(data []byte, nonce string, n int) (frames []frame, last position, err error) {
-	last.file = -1
-	p := &tokens{rest: string(data), nonce: nonce}
-	seen := map[string]bool{}
-	if !p.expect(nonce, "start") {
-		return nil, last, p.err()
-	}
-	if _, ok := p.names(seen); !ok {
-		return nil, last, p.err()
-	}
+// parse reads the answer for n files. One that ends early is returned as far as it
+// goes; one that is not of the documented form is an error.
+func parse(data []byte, nonce string, n int) (*answer, error) {
+	a := &answer{file: -1}
+	p := &tokens{rest: string(data)}
 	for i := range n {
 		num := strconv.Itoa(i)
 		if !p.expect(nonce, "begin", num) {
-			return frames, last, p.err()
+			return a, p.err()
 		}
-		last.file = i
+		a.file = i
 		if p.skip(nonce, "exit") {
-			last.line = p.line()
-			return frames, last, nil
+			a.line = p.line()
+			return a, nil
 		}
 		if !p.expect(nonce, "end", num) {
-			return frames, last, p.err()
+			return a, p.err()
 		}
-		f, ok := p.frame(seen)
+		f, ok := p.frame()
 		if !ok {
-			return frames, last, p.err()
+			return a, p.err()
 		}
-		frames = append(frames, f)
+		a.frames = append(a.frames, f)
 	}
-	if !p.expect(nonce, "done") || p.rest != "" {
-		return frames[:max(0, n-1)], last, p.err()
+	if !p.expect(nonce, "names") {
+		return a, p.err()
 	}
-	return frames, last, nil
+	for tok, ok := p.next(); tok != nonce; tok, ok = p.next() {
+		if !ok {
+			return a, p.err()
+		}
+		a.names = append(a.names, tok)
+	}
+	if !p.expect("done") || p.rest != "" {
+		return a, p.err()
+	}
+	a.complete = true
+	return a, nil
 }
 
-func (p *tokens) frame(seen map[string]bool) (frame, bool) {
+func (p *tokens) frame() (frame, bool) {
 	f := frame{vars: make(map[string]value, len(Vars))}
 	var ok bool
 	if f.status, ok = p.number(255); !ok {
@@ -102,15 +105,13 @@ func (p *tokens) frame(seen map[string]bool) (frame, bool) {
 			return f, false
 		}
 	}
-	f.fresh, ok = p.names(seen)
-	return f, ok
+	return f, true
 }
 
 // tokens reads NUL-ended words. short is set where the data ends within what is
 // expected: the bash ended early. wrong is set where something else stands there.
 type tokens struct {
 	rest  string
-	nonce string
 	short bool
 	wrong bool
 	bad   string // what stands there
@@ -202,24 +203,6 @@ func (p *tokens) value(name string) (value, bool) {
 		}
 	}
 	return v, true
-}
-
-// names reads names up to the nonce, adds them to seen and returns the new ones.
-func (p *tokens) names(seen map[string]bool) ([]string, bool) {
-	var fresh []string
-	for {
-		tok, ok := p.next()
-		if !ok {
-			return nil, false
-		}
-		if tok == p.nonce {
-			return fresh, true
-		}
-		if !seen[tok] {
-			seen[tok] = true
-			fresh = append(fresh, tok)
-		}
-	}
 }
 
 // err is nil where the data only ended early.

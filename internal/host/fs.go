@@ -4,7 +4,9 @@
 package host
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -92,7 +94,7 @@ func (f *FS) Lstat(path string) (mountplan.Info, error) {
 	if err != nil {
 		return mountplan.Info{}, err
 	}
-	info := mountplan.Info{Device: st.IsDevice(), UID: st.UID, Dev: st.Dev, Ino: st.Ino, Nlink: st.Nlink, Size: st.Size}
+	info := mountplan.Info{Device: st.IsDevice(), Socket: st.IsSocket(), UID: st.UID, Dev: st.Dev, Ino: st.Ino, Nlink: st.Nlink, Size: st.Size}
 	switch {
 	case st.IsRegular():
 		info.Type = mountplan.Regular
@@ -147,4 +149,18 @@ func (f *FS) ReadDir(path string) ([]string, error) {
 func (f *FS) MayCreate(dir string) bool {
 	ok, err := ask(f, dir, func() (bool, error) { return sys.Writable(dir), nil })
 	return ok && err == nil
+}
+
+// MakeFolder makes one folder below one that exists, following no link. That it is
+// there already is no error.
+func MakeFolder(path string) error {
+	dir, err := sys.OpenNoFollow(filepath.Dir(path), sys.O_PATH)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := sys.MkdirAt(dir, filepath.Base(path), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -61,8 +62,8 @@ func Start(path string, args ...string) (*Process, error) {
 		return nil, err
 	}
 	pid, err := syscall.ForkExec(path, append([]string{path}, args...), &syscall.ProcAttr{
-		Dir:   "/", // it must not keep the caller's file system busy
-		Env:   os.Environ(),
+		Dir:   "/",                                                               // it must not keep the caller's file system busy
+		Env:   append(slices.DeleteFunc(os.Environ(), maxProcs), "GOMAXPROCS=1"), // it starts faster
 		Files: []uintptr{null.Fd(), null.Fd(), stderr.Fd(), socketFD: uintptr(theirs)},
 		Sys:   &syscall.SysProcAttr{Setpgid: true},
 	})
@@ -73,6 +74,8 @@ func Start(path string, args ...string) (*Process, error) {
 	}
 	return &Process{PID: pid, sock: ours, stderr: stderr}, nil
 }
+
+func maxProcs(e string) bool { return strings.HasPrefix(e, "GOMAXPROCS=") }
 
 // Watch hands over pid 1 of the sandbox and returns when the keeper watches it.
 func (p *Process) Watch(init *os.File) error {
@@ -106,11 +109,7 @@ func (p *Process) Send(message string) error { return sys.Send(p.sock, []byte(me
 // reaps it.
 func (p *Process) Stop() {
 	syscall.Kill(p.PID, syscall.SIGKILL)
-	for {
-		if _, err := syscall.Wait4(p.PID, nil, 0, nil); err != syscall.EINTR {
-			break
-		}
-	}
+	sys.WaitChild(p.PID)
 	syscall.Close(p.sock)
 	p.stderr.Close()
 }

@@ -27,7 +27,6 @@ import (
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/seccomp"
 	"agent-sandbox/internal/session"
-	"agent-sandbox/internal/sys"
 )
 
 // Request is a launch as the user asked for it.
@@ -46,11 +45,9 @@ func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int 
 		p.Error(err)
 		return cli.LaunchFailed
 	}
-	r := &run{Layout: l, req: req, p: p}
-	for _, w := range l.Warnings {
-		p.Warn(w)
-	}
-	code, err := r.bwrap(stdout)
+	r := &run{Layout: l, req: req, p: p, warned: map[string]bool{}}
+	r.warnings()
+	code, err := r.on(r.backend(), stdout)
 	var stopped *bwrap.Interrupted
 	switch {
 	case errors.As(err, &stopped):
@@ -68,6 +65,22 @@ type run struct {
 	p   cli.Printer
 	reg *session.Registry
 	id  string
+
+	warned map[string]bool // warnings that were printed
+}
+
+// warn prints a warning once.
+func (r *run) warn(text string) {
+	if !r.warned[text] {
+		r.warned[text] = true
+		r.p.Warn(text)
+	}
+}
+
+func (r *run) warnings() {
+	for _, w := range r.Warnings {
+		r.warn(w)
+	}
 }
 
 func (r *run) settings() *config.Settings { return r.Config.Settings }
@@ -82,13 +95,26 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		fmt.Fprintln(stdout, bwrap.CommandLine(spec))
 		return cli.OK, nil
 	}
+	return r.registered(r.Plan, func(here session.Here, made []string) (int, error) {
+		if err := r.writeData(); err != nil {
+			return 0, err
+		}
+		spec.DataDir = r.reg.DataDir(r.id)
+		spec.Env = append(spec.Env, "SANDBOX_SESSION="+r.id)
+		return r.session(spec, here, made)
+	})
+}
+
+// registered runs f with a folder for the session in the registry, what the plan
+// needs on the host made, and takes both away when f returns.
+func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []string) (int, error)) (code int, err error) {
 	here, err := session.Place()
 	if err != nil {
 		return 0, err
 	}
 	live, errs := session.Sweep(r.User)
 	for _, err := range errs {
-		r.p.Warn(err.Error())
+		r.warn(err.Error())
 	}
 	session.CloseAll(live)
 	if r.reg, err = session.Primary(r.User); err != nil {
@@ -97,24 +123,23 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 	defer r.reg.Close()
 	others, _ := session.Existing(r.User)
 	others = slices.DeleteFunc(others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
+	bwrap.Catch() // from here on there is something to take away again
 	if r.id, err = r.reg.NewSession(); err != nil {
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
 	defer func() {
 		if e := r.reg.End(others, r.id); e != nil && err == nil {
-			r.p.Warn(fmt.Sprintf("cannot take session %s off the registry: %v", r.id, e))
+			r.warn(fmt.Sprintf("cannot take session %s off the registry: %v", r.id, e))
 		}
 	}()
 	if err := r.prepare(); err != nil {
 		return 0, err
 	}
-	made, err := r.reg.Claim(others, r.id, here, r.Plan)
+	made, err := r.reg.Claim(others, r.id, here, plan)
 	if err != nil {
 		return 0, err
 	}
-	spec.DataDir = r.reg.DataDir(r.id)
-	spec.Env = append(spec.Env, "SANDBOX_SESSION="+r.id)
-	return r.session(spec, here, made)
+	return f(here, made)
 }
 
 // session starts everything, writes the record, lets the command run and waits.
@@ -123,11 +148,16 @@ func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, e
 	if err != nil {
 		return 0, err
 	}
-	guard, err := keeper.Start(guardPath, r.reg.File(r.id))
-	if err != nil {
-		return 0, err
+	var guard *keeper.Process
+	spec.Meanwhile = func() (err error) {
+		guard, err = keeper.Start(guardPath, r.reg.File(r.id))
+		return err
 	}
-	defer guard.Stop()
+	defer func() {
+		if guard != nil {
+			guard.Stop()
+		}
+	}()
 	s, err := bwrap.Start(spec)
 	if err != nil {
 		return 0, err
@@ -180,6 +210,9 @@ func (r *run) spec() (bwrap.Spec, error) {
 	s := r.settings()
 	spec := bwrap.Spec{Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
 		PrivateIPC: s.Bool("PRIVATE_IPC"), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
+	if r.User.UID == 0 {
+		spec.ProcReadOnly = bwrap.RootProc()
+	}
 	var err error
 	if spec.Bwrap, err = bwrap.Find(); err != nil {
 		return spec, err
@@ -194,20 +227,24 @@ func (r *run) spec() (bwrap.Spec, error) {
 		return spec, err
 	}
 	if abi, err := landlock.ABI(); !spec.IsolateNet && (err != nil || abi < landlock.ScopesABI) {
-		r.p.Warn("abstract unix sockets (X11, D-Bus, container runtimes) and processes outside can be reached: the kernel's landlock has no scopes (Linux 6.12); NETWORK_FILTER_MODE=isolated closes the sockets")
+		r.warn("abstract unix sockets (X11, D-Bus, container runtimes) and processes outside can be reached: the kernel's landlock has no scopes (Linux 6.12); NETWORK_FILTER_MODE=isolated closes the sockets")
 	}
-	var removed []string
-	spec.Env, removed = environ.Filter(os.Environ(), s)
+	spec.Env = r.environ("bwrap")
+	return spec, nil
+}
+
+// environ is the environment of a session, scrubbed.
+func (r *run) environ(backend string) []string {
+	env, removed := environ.Filter(os.Environ(), r.settings())
 	for _, a := range r.Config.Agents {
-		if a.Starts(r.req.Command[0]) {
+		if a.Starts(r.req.Command[0]) && !a.Suppressed(r.settings().Strings("SUPPRESS_AGENT_WARNINGS")) {
 			if w := a.Warning(r.User.Home, removed); w != "" {
-				r.p.Warn(w)
+				r.warn(w)
 			}
 		}
 	}
-	spec.Env = agents.Environ(spec.Env, r.Config.Agents, r.User.Home)
-	spec.Env = append(spec.Env, "SANDBOX_ACTIVE=1", "SANDBOX_BACKEND=bwrap", "SANDBOX_PROJECT_DIR="+r.Project)
-	return spec, nil
+	env = agents.Environ(env, r.Config.Agents, r.User.Home)
+	return append(env, "SANDBOX_ACTIVE=1", "SANDBOX_BACKEND="+backend, "SANDBOX_PROJECT_DIR="+r.Project)
 }
 
 // workdir is the caller's folder where it lies in the project, else the project.
@@ -230,19 +267,18 @@ func (r *run) isolateNet() (bool, error) {
 	}
 	switch r.settings().Scalar("NETWORK_FILTER_FALLBACK") {
 	case "open":
-		r.p.Warn(fmt.Sprintf("NETWORK_FILTER_MODE=%s cannot be had: the network is open (NETWORK_FILTER_FALLBACK=open)", mode))
+		r.warn(fmt.Sprintf("NETWORK_FILTER_MODE=%s cannot be had: the network is open (NETWORK_FILTER_FALLBACK=open)", mode))
 		return false, nil
 	case "stricter":
-		r.p.Warn(fmt.Sprintf("NETWORK_FILTER_MODE=%s cannot be had: the network is isolated (NETWORK_FILTER_FALLBACK=stricter)", mode))
+		r.warn(fmt.Sprintf("NETWORK_FILTER_MODE=%s cannot be had: the network is isolated (NETWORK_FILTER_FALLBACK=stricter)", mode))
 		return true, nil
 	}
 	return false, cli.WithHint(fmt.Errorf("NETWORK_FILTER_MODE=%s cannot be had in this version", mode),
 		"set NETWORK_FILTER_MODE to open or isolated, or NETWORK_FILTER_FALLBACK to stricter or open")
 }
 
-// prepare makes what the plan needs on the host: the files shown inside, the
-// folders that the user asked for, an agent's state where its profile says so.
-func (r *run) prepare() error {
+// writeData makes the files that are shown inside.
+func (r *run) writeData() error {
 	if err := r.reg.WriteData(r.id, "empty", nil, 0o444); err != nil {
 		return err
 	}
@@ -257,30 +293,23 @@ func (r *run) prepare() error {
 			}
 		}
 	}
+	return nil
+}
+
+// prepare makes what the plan needs on the host: the folders that the user asked
+// for, an agent's state where its profile says so.
+func (r *run) prepare() error {
 	for _, dir := range r.Plan.Create {
-		if err := makeFolder(dir); err != nil {
+		if err := host.MakeFolder(dir); err != nil {
 			return fmt.Errorf("cannot make a folder of HOME_WRITABLE: %w", err)
 		}
 	}
 	for _, a := range r.Config.Agents {
-		if a.Starts(r.req.Command[0]) {
-			if _, err := a.CarryOver(r.User.Home); err != nil {
-				r.p.Warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
-			}
+		// Whatever the command is: the agent may be started by it, and once it has a
+		// state of its own nothing is carried any more.
+		if _, err := a.CarryOver(r.User.Home); err != nil {
+			r.warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
 		}
-	}
-	return nil
-}
-
-// makeFolder makes one folder below one that exists, following no link.
-func makeFolder(path string) error {
-	dir, err := sys.OpenNoFollow(filepath.Dir(path), sys.O_PATH)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := sys.MkdirAt(dir, filepath.Base(path), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
 	}
 	return nil
 }

@@ -35,8 +35,11 @@ type Layout struct {
 	Project  string // physical
 	Config   *config.Result
 	Plan     *mountplan.Plan
-	Differ   []string // reload: launch-only settings that differ from the session's
+	Differ   []string          // reload: launch-only settings that differ from the session's
+	Retained []mountplan.Mount // reload: protections of the session that left the configuration
 	Warnings []string
+
+	opts Options
 }
 
 // Physical gives the folder without symlinks, the current one where dir is empty.
@@ -114,31 +117,51 @@ func Make(ctx context.Context, o Options) (*Layout, error) {
 	if err := l.Config.CheckProject(); err != nil {
 		return nil, err
 	}
-	var keep []mountplan.Mount
 	if o.Running != nil {
 		if l.Differ, err = l.Config.ApplyLaunch(o.Running.Settings); err != nil {
 			return nil, err
 		}
-		for _, m := range o.Running.Mounts {
-			if m.Protection() {
-				keep = append(keep, m)
+	}
+	l.opts = o
+	if err := l.plan(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Replan makes the plan anew with settings changed, for a backend that cannot give
+// all that they ask for.
+func (l *Layout) Replan(change func(*config.Settings)) error {
+	change(l.Config.Settings)
+	l.Warnings = slices.Clone(l.Config.Warnings)
+	return l.plan()
+}
+
+func (l *Layout) plan() error {
+	o := l.opts
+	in, err := l.input(o.Command)
+	if err != nil {
+		return err
+	}
+	fs, err := host.NewFS()
+	if err != nil {
+		return err
+	}
+	if l.Plan, err = mountplan.Build(fs, in); err != nil {
+		return err
+	}
+	if o.Running != nil {
+		// Protections that left the configuration stay, and what is writable
+		// around them is planned with them.
+		if l.Retained = mountplan.Retained(o.Running.Mounts, l.Plan.Mounts); len(l.Retained) > 0 {
+			in.Keep = l.Retained
+			if l.Plan, err = mountplan.Build(fs, in); err != nil {
+				return err
 			}
 		}
 	}
-	in, err := l.input(o.Command)
-	if err != nil {
-		return nil, err
-	}
-	in.Keep = keep
-	fs, err := host.NewFS()
-	if err != nil {
-		return nil, err
-	}
-	if l.Plan, err = mountplan.Build(fs, in); err != nil {
-		return nil, err
-	}
 	l.Warnings = append(l.Warnings, l.Plan.Warnings...)
-	return l, nil
+	return nil
 }
 
 func (l *Layout) input(command string) (mountplan.Input, error) {
@@ -149,10 +172,10 @@ func (l *Layout) input(command string) (mountplan.Input, error) {
 		ConfigDir: l.Config.ConfigDir, ConfigFiles: l.Config.Files, Binaries: cli.Binaries(),
 	}
 	for _, p := range l.Config.Agents {
-		a := mountplan.Agent{Name: p.Name, Writable: p.Writable, ReadOnly: p.Readonly, Instructions: p.Instructions,
+		a := mountplan.Agent{Name: p.Name, Instructions: p.Instructions,
 			Note: func(own []byte) []byte { return agents.Note(own, l.Project, p) }}
-		if p.Starts(command) {
-			in.Command = p.Name
+		if p.Starts(command) || p.Carries(l.User.Home) {
+			a.Make = p.Writable
 		}
 		in.Agents = append(in.Agents, a)
 	}

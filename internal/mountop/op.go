@@ -36,6 +36,7 @@ type Op struct {
 	Source string   // host path of the object, of data the file with the content
 	Mode   string   // of tmpfs: octal mode; of data: "rw" or empty
 	Skip   []string // of private
+	Kind   string   // of keep: what the mount is, the operation that made it; or empty
 }
 
 // maxInput bounds the operations of one run: 100,000 of 600 bytes.
@@ -93,8 +94,26 @@ func ParseOp(line string) (Op, error) {
 			op.Source = fields[0]
 			paths = append(paths, op.Source)
 		}
-	case RemountRO, Detach, Keep:
+	case RemountRO, Detach:
 		most = 0
+	case Keep:
+		most = 3
+		if len(fields) > 0 {
+			switch op.Kind = fields[0]; op.Kind {
+			case RO, RW, Dev, MaskFile, MaskDir, Data, Tmpfs:
+			default:
+				return op, errors.New("kind is not that of a mount")
+			}
+		}
+		if len(fields) > 1 {
+			op.Source = fields[1]
+			paths = append(paths, op.Source)
+		}
+		if len(fields) > 2 {
+			if op.Mode = fields[2]; op.Mode != "rw" || op.Kind != Data {
+				return op, errors.New("mode is not rw")
+			}
+		}
 	case Data:
 		most = 2
 		if len(fields) == 0 {
@@ -150,6 +169,16 @@ func (op Op) Line() string {
 		}
 	case Private:
 		fields = append(fields, op.Skip...)
+	case Keep:
+		if op.Kind != "" {
+			fields = append(fields, op.Kind)
+			if op.Source != "" && op.Source != op.Path {
+				fields = append(fields, op.Source)
+			}
+			if op.Kind == Data && op.Mode != "" {
+				fields = append(fields, op.Mode)
+			}
+		}
 	default:
 		if op.Source != "" && op.Source != op.Path {
 			fields = append(fields, op.Source)
@@ -212,7 +241,7 @@ func ParseResult(line string) (Result, error) {
 	if r.Text, err = record.Unescape(text); err != nil {
 		return r, err
 	}
-	if s := r.Status; s != OK && s != Busy && s != Refused && s != Unsupported || r.Line() != line {
+	if s := r.Status; s != OK && s != Busy && s != Refused && s != Unsupported || s == OK && r.Text != "" || r.Line() != line {
 		return r, fmt.Errorf("result %q is not known", line)
 	}
 	return r, nil

@@ -15,7 +15,7 @@ func (b *builder) protections() error {
 		// A protection that the configuration no longer has stays until the
 		// session ends: loosening is never done live.
 		if _, ok := b.governing(m.Path); ok {
-			b.prot[m.Path] = protection{m, "the running session"}
+			b.prot[m.Path] = protection{mount: m, from: "the running session"}
 		}
 	}
 	for _, step := range []func() error{b.masks, b.contents, b.overlays, b.contradictions} {
@@ -35,6 +35,7 @@ type request struct {
 	exists bool // only where it exists
 	denied bool // also where the path itself is a writable entry
 	from   string
+	admin  bool // the admin's file lists it
 	data   []byte
 }
 
@@ -51,6 +52,14 @@ func (b *builder) masks() error {
 			return err
 		}
 	}
+	if b.in.UID == 0 && b.s.Bool("FILTER_PASSWD") {
+		// Root reads these in a user namespace too.
+		for _, p := range []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"} {
+			if err := b.protect(request{kind: MaskDir, path: p, exists: true, from: "FILTER_PASSWD"}); err != nil {
+				return err
+			}
+		}
+	}
 	for _, list := range []struct {
 		name string
 		dir  bool
@@ -59,14 +68,7 @@ func (b *builder) masks() error {
 			if !CleanAbs(e.Text) || e.Text == "/" {
 				return fmt.Errorf("%s: %q is not a path that can be masked", where(e, list.name), e.Text)
 			}
-			if err := b.protect(request{kind: MaskDir, path: e.Text, dir: list.dir, from: where(e, list.name)}); err != nil {
-				return err
-			}
-		}
-	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.Masked {
-			if err := b.protect(request{kind: MaskDir, path: join(b.in.Home, p), exists: true, from: "agent " + a.Name}); err != nil {
+			if err := b.protect(request{kind: MaskDir, path: e.Text, dir: list.dir, from: where(e, list.name), admin: byAdmin(e)}); err != nil {
 				return err
 			}
 		}
@@ -145,7 +147,7 @@ func (b *builder) seeds() error {
 			continue
 		}
 		if _, taken := b.prot[m.Path]; !taken {
-			b.prot[m.Path] = protection{m, where(e, "HOME_SEEDED_FILES")}
+			b.prot[m.Path] = protection{mount: m, from: where(e, "HOME_SEEDED_FILES"), admin: byAdmin(e)}
 		}
 	}
 	return nil
@@ -155,7 +157,7 @@ func (b *builder) seeds() error {
 func (b *builder) overlays() error {
 	overlay := func(q request) error { q.kind = RO; return b.protect(q) }
 	for _, e := range b.s.Entries("DENIED_WRITABLE_PATHS") {
-		if err := overlay(request{path: e.Text, dir: true, denied: true, from: where(e, "DENIED_WRITABLE_PATHS")}); err != nil {
+		if err := overlay(request{path: e.Text, dir: true, denied: true, from: where(e, "DENIED_WRITABLE_PATHS"), admin: byAdmin(e)}); err != nil {
 			return err
 		}
 	}
@@ -179,13 +181,13 @@ func (b *builder) overlays() error {
 			return err
 		}
 	}
-	for _, f := range b.in.Binaries {
+	for _, f := range b.binaries() {
 		if err := overlay(request{path: f, always: true, denied: true, exists: true, from: "the suite's own files"}); err != nil {
 			return err
 		}
 	}
 	for _, e := range b.s.Entries("PROJECT_READONLY") {
-		if err := overlay(request{path: join(b.in.Project, e.Text), exists: true, denied: true, from: where(e, "PROJECT_READONLY")}); err != nil {
+		if err := overlay(request{path: join(b.in.Project, e.Text), exists: true, denied: true, from: where(e, "PROJECT_READONLY"), admin: byAdmin(e)}); err != nil {
 			return err
 		}
 	}
@@ -200,16 +202,33 @@ func (b *builder) overlays() error {
 		}
 	}
 	for _, e := range b.s.Entries("READONLY_MOUNTS") {
-		if err := overlay(request{path: e.Text, exists: true, from: where(e, "READONLY_MOUNTS")}); err != nil {
+		if err := overlay(request{path: e.Text, exists: true, from: where(e, "READONLY_MOUNTS"), admin: byAdmin(e)}); err != nil {
 			return err
 		}
 	}
 	for _, e := range b.homeReadOnly() {
-		if err := overlay(request{path: join(b.in.Home, e.Text), exists: true, from: where(e, "HOME_READONLY")}); err != nil {
+		if err := overlay(request{path: join(b.in.Home, e.Text), exists: true, from: where(e, "HOME_READONLY"), admin: byAdmin(e)}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// binaries are the folders of the suite's files, since a helper that is missing
+// there must not be planted; the files alone where something in the folder is to
+// be writable.
+func (b *builder) binaries() []string {
+	var out []string
+	for _, f := range b.in.Binaries {
+		dir := parent(f)
+		if r, err := resolve(b.h, dir); err == nil && !slices.ContainsFunc(b.rw, func(m Mount) bool { return Under(m.Path, r.path) }) {
+			f = dir
+		}
+		if !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // coveredBy is the mask that hides p, if any.
@@ -264,6 +283,9 @@ func (b *builder) protect(q request) error {
 		if !b.placeholders(&m, r, q.dir) {
 			return nil
 		}
+		for _, l := range r.links {
+			m.Via = append(m.Via, l.path)
+		}
 	}
 	if m.Kind == MaskFile && r.found && r.info.Type == Regular && r.info.Nlink > 1 {
 		b.warn("%s: %q has %d names (hard links): only this one is masked", q.from, q.path, r.info.Nlink)
@@ -271,7 +293,7 @@ func (b *builder) protect(q request) error {
 	if m.Kind == MaskFile || m.Kind == MaskDir {
 		b.aliases(q, r.path)
 	}
-	b.prot[r.path] = protection{m, q.from}
+	b.prot[r.path] = protection{m, q.from, q.always, q.admin}
 	if q.kind == RO || q.kind == MaskDir && q.always {
 		return b.holdLinks(q, r)
 	}
@@ -320,7 +342,7 @@ func (b *builder) holdLinks(q request, r resolved) error {
 			return fmt.Errorf("%s: %q is a link in the writable folder %q, where the sandbox could replace it: make it a real folder, or make %q read-only (HOME_ACCESS=read)", q.from, l.path, dir, dir)
 		}
 		b.warn("%q is read-only in the sandbox, since it holds the link %q to %s", dir, l.path, q.from)
-		b.prot[dir] = protection{Mount{Kind: RO, Path: dir}, q.from}
+		b.prot[dir] = protection{Mount{Kind: RO, Path: dir}, q.from, q.always, q.admin}
 	}
 	return nil
 }

@@ -5,6 +5,11 @@ package nsjoin
 
 import "C"
 
+import (
+	"os"
+	"runtime"
+)
+
 // The arguments that make the constructor act, and the descriptors it knows. The
 // C file has the same values.
 const (
@@ -18,3 +23,16 @@ const (
 
 // Joined is the packet that says that the namespaces were entered.
 const Joined = "joined"
+
+// Worker says whether this process was started as a worker.
+func Worker() bool {
+	return len(os.Args) == 3 && os.Args[1] == Join || len(os.Args) == 2 && os.Args[1] == Source
+}
+
+// The main goroutine of a worker stays on the main thread: what Proc shows is
+// that thread's, and another may be in another mount namespace (repair.store).
+func init() {
+	if Worker() {
+		runtime.LockOSThread()
+	}
+}

@@ -8,13 +8,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/nsjoin"
 	"agent-sandbox/internal/sys"
 )
@@ -40,6 +41,7 @@ const passes = 16
 // A run is one set of operations on one session.
 type run struct {
 	target Target
+	ops    []Op
 	main   *client
 	source *client            // made when needed
 	nested map[uint64]*client // by inode of the mount namespace
@@ -58,7 +60,7 @@ type run struct {
 // Run does ops in the session, and writes one result a line, in order, when all
 // is done and read back. all says whether every result is ok.
 func Run(t Target, ops []Op, errs map[int]error, timeout time.Duration, w io.Writer) (all bool, err error) {
-	r := &run{target: t, nested: map[uint64]*client{}, closed: map[uint64]error{}, results: make([]Result, len(ops)), done: make([]bool, len(ops))}
+	r := &run{target: t, ops: ops, nested: map[uint64]*client{}, closed: map[uint64]error{}, results: make([]Result, len(ops)), done: make([]bool, len(ops))}
 	defer r.stop()
 	finished := make(chan error, 1)
 	go func() { finished <- r.all(ops, errs) }()
@@ -81,9 +83,9 @@ func Run(t Target, ops []Op, errs map[int]error, timeout time.Duration, w io.Wri
 	bw := bufio.NewWriter(w)
 	for i, res := range r.results {
 		if !r.done[i] {
-			res = Result{Refused, "not done: " + fmt.Sprint(err)}
+			res = Result{Status: Refused, Text: "not done: " + fmt.Sprint(err)}
 		} else if err != nil && res.Status == OK {
-			res = Result{Busy, "done, but not checked to the end: " + err.Error()}
+			res = Result{Status: Busy, Text: "done, but not checked to the end: " + err.Error()}
 		}
 		all = all && res.Status == OK
 		fmt.Fprintln(bw, res.Line())
@@ -120,10 +122,13 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 	}
 	for i, op := range ops {
 		if err := errs[i]; err != nil {
-			r.set(i, Result{Refused, err.Error()})
+			r.set(i, Result{Status: Refused, Text: err.Error()})
 			continue
 		}
-		a, err := r.one(op)
+		a, err := r.one(op, ops)
+		if errors.Is(err, errTooLarge) {
+			a, err = refused("%v", err), nil
+		}
 		if err != nil {
 			return err
 		}
@@ -131,7 +136,7 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 			a.Guard.Op = i
 			r.guards = append(r.guards, *a.Guard)
 		}
-		res := Result{a.Status, a.Text}
+		res := Result{Status: a.Status, Text: a.Text}
 		if a.Status == Busy {
 			res.Text = r.describe(a.Busy)
 		}
@@ -172,8 +177,8 @@ func (r *run) join(ns *os.File, inode uint64) (*client, error) {
 	return r.start([]string{nsjoin.Join, strconv.FormatUint(inode, 10)}, ns)
 }
 
-// one does a single operation.
-func (r *run) one(op Op) (answer, error) {
+// one does a single operation of ops.
+func (r *run) one(op Op, ops []Op) (answer, error) {
 	req := request{Do: op.Do, Path: []byte(op.Path), Mode: op.Mode}
 	switch op.Do {
 	case opKeep, opRemountRO, opDetach:
@@ -221,11 +226,67 @@ func (r *run) one(op Op) (answer, error) {
 	// not visible inside, and only a clone from the host brings it there.
 	if err == nil && a.Status == Refused && req.Host != nil && (op.Do == opRO || op.Do == opRW || op.Do == opDev) {
 		if tree, ok := r.fromHost(req, op.Source); ok {
-			defer syscall.Close(tree)
-			a, _, err = r.main.ask(req, tree)
+			fds = []int{tree}
+			if req.Host.IsDir() {
+				req.Inner, fds = innerOps(op, ops, fds)
+			}
+			a, _, err = r.main.ask(req, fds...)
 		}
 	}
 	return a, err
+}
+
+// innerOps are the kept mounts and the operations of the run below op's path. A
+// folder that is bound anew from the host has none of the session's protections:
+// they are put on it before it is seen, wherever in the run they stand. fds grows
+// by their contents.
+func innerOps(op Op, ops []Op, fds []int) ([]inner, []int) {
+	// Protections first: the clone of a folder above one takes it along.
+	var covers, folders []inner
+	seen := map[string]bool{}
+	for _, o := range ops {
+		if o.Path == op.Path || !mountplan.Under(o.Path, op.Path) || seen[o.Path] {
+			continue
+		}
+		do := o.Do
+		if do == opKeep {
+			do = o.Kind
+		}
+		in := inner{Do: do, Path: []byte(rel(o.Path, op.Path)), Mode: o.Mode}
+		switch do {
+		case opRO, opRW, opMaskFile, opMaskDir:
+			if o.Source != o.Path {
+				continue
+			}
+		case opData:
+			fd, err := openContent(o.Source)
+			if err != nil {
+				// Empty is stricter than what the host has there.
+				in.Do = opMaskFile
+				break
+			}
+			in.FD = len(fds)
+			fds = append(fds, fd)
+		default:
+			continue
+		}
+		fd, err := sys.OpenPathBelow(sys.AtCwd, o.Path)
+		if err != nil {
+			continue
+		}
+		in.Host, err = sys.ObjectOf(fd)
+		syscall.Close(fd)
+		if err != nil {
+			continue
+		}
+		seen[o.Path] = true
+		if do == opRW {
+			folders = append(folders, in)
+		} else {
+			covers = append(covers, in)
+		}
+	}
+	return append(covers, folders...), fds
 }
 
 // openContent opens the file of a data operation: one that only its owner, who
@@ -254,16 +315,23 @@ func openContent(name string) (int, error) {
 	return fd, nil
 }
 
+// readHost reads the host's mount table once.
+func (r *run) readHost() error {
+	if r.host != nil {
+		return nil
+	}
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	r.host, err = parseTable(data)
+	return err
+}
+
 // hostBelow are the topmost mounts of the host below path.
 func (r *run) hostBelow(path string) ([]hostMount, error) {
-	if r.host == nil {
-		data, err := os.ReadFile("/proc/self/mountinfo")
-		if err != nil {
-			return nil, err
-		}
-		if r.host, err = parseTable(data); err != nil {
-			return nil, err
-		}
+	if err := r.readHost(); err != nil {
+		return nil, err
 	}
 	at := map[string]hostMount{}
 	for _, m := range r.host.below(path) {
@@ -328,13 +396,12 @@ func (r *run) sweep() error {
 // escapes it.
 func (r *run) pass() (again bool, left map[int][]string, err error) {
 	left = map[int][]string{}
-	procs, err := members(r.target.PID)
+	seen, err := look(r.target.PID, func(o sys.Object) bool { return len(r.onDevice(o)) > 0 })
 	if err != nil {
 		return false, nil, err
 	}
-	held := look(procs)
-	defer closeHoldings(held)
-	r.enterNested(procs)
+	defer seen.close()
+	r.enterNested(seen.namespaces)
 
 	for _, c := range r.everywhere() {
 		for part := range chunks(r.guards) {
@@ -345,16 +412,16 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 			again = again || a.Again
 			for _, op := range a.Held {
 				for _, b := range a.Busy {
-					left[op] = append(left[op], writersOrUnknown(b, procs, held)...)
+					left[op] = append(left[op], seen.writersOrUnknown(b)...)
 				}
 			}
 		}
 	}
-	seen := map[string]bool{}
-	for _, h := range held {
-		guards := r.onDevice(h.obj)
+	done := map[string]bool{}
+	for _, h := range seen.held {
+		guards := r.inherited(h, r.onDevice(h.obj))
 		key := fmt.Sprint(h.obj.MountID, h.obj.Major, h.obj.Minor, h.obj.Inode, h.link)
-		if len(guards) == 0 || seen[key] {
+		if done[key] {
 			continue
 		}
 		for part := range chunks(guards) {
@@ -367,7 +434,7 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 				left[op] = append(left[op], h.String())
 			}
 			if len(a.Held) == 0 {
-				seen[key] = true
+				done[key] = true
 			}
 		}
 	}
@@ -378,7 +445,7 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 				return false, nil, err
 			}
 			for i, op := range a.Held {
-				left[op] = append(left[op], writersOrUnknown(a.Busy[i], procs, held)...)
+				left[op] = append(left[op], seen.writersOrUnknown(a.Busy[i])...)
 			}
 		}
 	}
@@ -388,6 +455,21 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 		}
 	}
 	return again, left, nil
+}
+
+// inherited leaves out the protections that a descriptor of the host's own mounts
+// has nothing to do with: one that the command was started with (its standard
+// output, say) is no mount of the session's, and the host's path tells where it is.
+func (r *run) inherited(h holding, guards []protection) []protection {
+	if r.readHost() != nil {
+		return guards
+	}
+	if _, ok := r.host.get(h.obj.MountID); !ok || strings.HasSuffix(h.link, " (deleted)") {
+		return guards
+	}
+	return slices.DeleteFunc(slices.Clone(guards), func(g protection) bool {
+		return !mountplan.Under(h.link, r.ops[g.Op].Source)
+	})
 }
 
 // askHolder asks the worker in whose namespace the holder's mount is. A mount
@@ -415,18 +497,22 @@ func (r *run) everywhere() []*client {
 
 // enterNested starts a worker in every mount namespace that processes of the
 // session made for themselves.
-func (r *run) enterNested(procs []process) {
-	known := map[uint64]bool{r.target.MountNS: true}
-	if own, err := sys.NSInode("self", "mnt"); err == nil {
-		known[own] = true
-	}
-	for n := range r.nested {
-		known[n] = true
-	}
+func (r *run) enterNested(namespaces map[uint64]string) {
+	own, _ := sys.NSInode("self", "mnt")
 	r.closed = map[uint64]error{}
-	for inode, f := range mountNamespaces(procs, known) {
-		c, err := r.join(f, inode)
-		f.Close()
+	for inode, link := range namespaces {
+		if inode == r.target.MountNS || inode == own || r.nested[inode] != nil {
+			continue
+		}
+		f, err := os.Open(link)
+		if os.IsNotExist(err) {
+			continue // its process has ended
+		}
+		var c *client
+		if err == nil {
+			c, err = r.join(f, inode)
+			f.Close()
+		}
 		if err != nil {
 			r.closed[inode] = err
 			continue
@@ -465,44 +551,23 @@ func chunks(guards []protection) func(func([]protection) bool) {
 
 // describe names the writers of busy mounts.
 func (r *run) describe(busy []busyMount) string {
-	procs, err := members(r.target.PID)
+	seen, err := look(r.target.PID, func(o sys.Object) bool {
+		return slices.ContainsFunc(busy, func(b busyMount) bool { return uint64(b.ID) == o.MountID })
+	})
 	if err != nil {
 		return err.Error()
 	}
-	held := look(procs)
-	defer closeHoldings(held)
+	defer seen.close()
 	var out []string
 	for _, b := range busy {
-		out = append(out, writersOrUnknown(b, procs, held)...)
+		out = append(out, seen.writersOrUnknown(b)...)
 	}
 	return strings.Join(unique(out), "; ")
 }
 
-func writersOrUnknown(b busyMount, procs []process, held []holding) []string {
-	out := writers(b, procs, held)
-	if len(out) > 0 {
-		return out
-	}
-	for _, p := range procs {
-		if p.hidden {
-			out = append(out, fmt.Sprintf("%d %s cannot be looked at", p.pid, p.name))
-		}
-	}
-	if len(out) == 0 {
-		out = []string{"held by what cannot be seen at " + string(b.Point)}
-	}
-	return out
-}
-
 func unique(in []string) []string {
-	sort.Strings(in)
-	var out []string
-	for i, s := range in {
-		if i == 0 || s != in[i-1] {
-			out = append(out, s)
-		}
-	}
-	return out
+	slices.Sort(in)
+	return slices.Compact(in)
 }
 
 // A client is a worker process, seen from outside.

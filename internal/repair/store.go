@@ -124,6 +124,35 @@ func (s *store) clone(name string, writable bool) (int, error) {
 	return fd, nil
 }
 
+// assemble mounts tree in the store's namespace, where only this process sees it,
+// has build change it there, and returns a clone of the result.
+func (s *store) assemble(tree int, build func(root int) error) (int, error) {
+	s.files++
+	name := "stage-" + strconv.Itoa(s.files)
+	whole := -1
+	err := s.do(func(dir int) error {
+		if err := sys.MakeDir(dir, name, 0o700); err != nil {
+			return err
+		}
+		at, err := sys.OpenPathBelow(dir, name)
+		if err != nil {
+			return err
+		}
+		defer syscall.Close(at)
+		if err := sys.MoveMount(tree, at); err != nil {
+			return err
+		}
+		// The thread's working directory is its own since it left the namespace.
+		defer sys.DetachAt(dir, name)
+		if err := build(tree); err != nil {
+			return err
+		}
+		whole, err = sys.CloneTree(tree)
+		return err
+	})
+	return whole, err
+}
+
 func (s *store) do(f func(dir int) error) error {
 	if s == nil {
 		return errors.New("no store")

@@ -159,10 +159,8 @@ func (w *worker) coverFD(g protection, fd int) answer {
 		}
 		return w.cap(tree, fd)
 	}
-	if w.store == nil {
-		if w.store, err = newStore(); err != nil {
-			return failed("cannot make what is to be mounted", err)
-		}
+	if err := w.needStore(); err != nil {
+		return failed("cannot make what is to be mounted", err)
 	}
 	name := string(g.Content)
 	if g.Do == opData && name == "" || !w.has(name) {

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"slices"
 	"strings"
 
 	"agent-sandbox/internal/mountinfo"
@@ -46,6 +47,8 @@ func (t *table) below(path string) []mountinfo.Mount {
 			out = append(out, m)
 		}
 	}
+	// A mount that was moved stands before its parent in the kernel's order.
+	slices.SortStableFunc(out, func(a, b mountinfo.Mount) int { return len(a.Point) - len(b.Point) })
 	return out
 }
 

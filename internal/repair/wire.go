@@ -12,7 +12,7 @@ package repair
 
 import (
 	"encoding/json"
-	"fmt"
+	"errors"
 	"syscall"
 
 	"agent-sandbox/internal/mountop"
@@ -60,7 +60,17 @@ type request struct {
 	Skip  [][]byte     `json:",omitempty"` // of private: trees to leave
 	Mode  string       `json:",omitempty"` // of tmpfs: octal mode of its root; of data: "rw"
 	Guard []protection `json:",omitempty"` // of enforce
+	Inner []inner      `json:",omitempty"` // with a clone from the host: what is to be in it from the start
 	Write bool         `json:",omitempty"` // of holder: open for writing
+}
+
+// An inner operation is done on a clone before the clone is seen.
+type inner struct {
+	Do   string
+	Path []byte // below the clone's root
+	Host sys.Object
+	FD   int    // of data: index of the descriptor with the content
+	Mode string // of data
 }
 
 // A hostMount is the topmost mount at a point of the host.
@@ -101,13 +111,16 @@ type protection struct {
 	Content      []byte `json:",omitempty"` // name of the content in the store of masks
 }
 
+// errTooLarge says that a message holds more than a packet does; nothing was sent.
+var errTooLarge = errors.New("too many mounts are concerned at once")
+
 func send(sock int, v any, fds ...int) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	if len(data) > maxPacket {
-		return fmt.Errorf("message of %d bytes", len(data))
+	if len(data) > maxPacket || len(fds) > sys.MaxFDs {
+		return errTooLarge
 	}
 	return sys.Send(sock, data, fds...)
 }

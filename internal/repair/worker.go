@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -224,7 +225,7 @@ func (w *worker) replace(req request, p place, fds []int) answer {
 		return w.cover(req, p, fds)
 	case req.Do == opData || req.Do == opTmpfs:
 		return w.swap(req, p, fds)
-	case (req.Do == opRO || req.Do == opRW || req.Do == opDev) && len(fds) == 1:
+	case (req.Do == opRO || req.Do == opRW || req.Do == opDev) && len(fds) > 0:
 		// What is there must be an earlier file of the same place, not a mask
 		// or something from elsewhere, and access is never widened.
 		if req.Host == nil || req.Host.Major != p.obj.Major || req.Host.Minor != p.obj.Minor {
@@ -242,7 +243,9 @@ func (w *worker) replace(req request, p place, fds []int) answer {
 
 // isMask says whether a mask is there already.
 func (w *worker) isMask(do string, p place) bool {
-	if p.mount.FSType != "tmpfs" || !p.mount.ReadOnly() {
+	// The launcher's masks of files are of a file beside the record, on whatever
+	// file system that lies.
+	if !p.mount.ReadOnly() {
 		return false
 	}
 	if do == opMaskFile {
@@ -363,8 +366,20 @@ func (w *worker) tighten(m mountinfo.Mount, fd int) answer {
 	return a
 }
 
+// busyTries is how often a busy mount is tried again at once.
+const busyTries = 100
+
 func (w *worker) setReadOnly(m mountinfo.Mount, fd int) answer {
-	switch err := sys.SetAttr(fd, sys.AttrReadOnly, 0, false); {
+	err := sys.SetAttr(fd, sys.AttrReadOnly, 0, false)
+	// A call that writes (rename, mkdir) holds the mount for microseconds; one
+	// that is repeated on and on must not keep it writable.
+	for range busyTries {
+		if !errors.Is(err, syscall.EBUSY) {
+			break
+		}
+		err = sys.SetAttr(fd, sys.AttrReadOnly, 0, false)
+	}
+	switch {
 	case err == nil:
 		w.setOptions(m.ID, "ro")
 		return answer{Status: OK}
@@ -389,7 +404,8 @@ func (w *worker) setOptions(id int, first string) {
 // A clone leaves the mounts below the old place behind, where processes with an
 // old working directory or descriptor go on using them. So each old writable
 // mount is moved on top of its copy, and what is done to the visible mount
-// reaches those processes too; its copy, covered from then on, is read-only.
+// reaches those processes too; its copy, covered from then on, is read-only. The
+// kernel changes mounts below the top of a clone only after it is attached.
 func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 	result := answer{Status: OK}
 	clone, err := sys.CloneTree(p.fd)
@@ -405,18 +421,26 @@ func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 		return failed("cannot set it up", err)
 	}
 
-	type pair struct{ old, copy int }
+	type pair struct {
+		old, copy int
+		inside    []int // copies of writable mounts below old, which old brings along
+	}
 	var moves []pair
 	defer func() {
 		for _, m := range moves {
-			syscall.Close(m.old)
-			syscall.Close(m.copy)
+			closeAll(append(m.inside, m.old, m.copy))
 		}
 	}()
 	below := w.table.below(p.path)
 	var moved []string
 	for _, m := range below {
-		if m.ReadOnly() || special[m.FSType] || underAny(m.Point, moved) {
+		if m.ReadOnly() || special[m.FSType] {
+			continue
+		}
+		if i := slices.IndexFunc(moved, func(d string) bool { return mountplan.Under(m.Point, d) }); i >= 0 {
+			if cp, err := sys.OpenPathBelow(clone, rel(m.Point, p.path)); err == nil {
+				moves[i].inside = append(moves[i].inside, cp)
+			}
 			continue
 		}
 		old, err := w.child(m)
@@ -433,28 +457,30 @@ func (w *worker) overlay(p place, readOnly bool, host []hostMount) answer {
 			syscall.Close(old)
 			return failed("cannot follow the clone", err)
 		}
-		moves = append(moves, pair{old, cp})
+		moves = append(moves, pair{old: old, copy: cp})
 		moved = append(moved, m.Point)
-		if err := sys.SetAttr(cp, sys.AttrReadOnly, 0, false); err != nil {
-			return failed("cannot set up the clone", err)
+	}
+	if err := sys.MoveMount(clone, p.fd); err != nil {
+		return failed("cannot mount it", err)
+	}
+	for _, m := range moves {
+		// A mount that came with a host mount is locked to its place; its copy
+		// then stands for it. EBUSY: a writer was quicker, and a revocation
+		// will name it.
+		if sys.MoveMount(m.old, m.copy) == nil {
+			for _, fd := range append(m.inside, m.copy) {
+				sys.SetAttr(fd, sys.AttrReadOnly, 0, false)
+			}
 		}
 	}
 	for _, m := range w.hostMounts(p, host) {
 		if underAny(m.Point, moved) {
 			continue
 		}
+		// EPERM: read-only on the host, and stays so, as at launch.
 		if c, err := sys.OpenPathBelow(clone, rel(m.Point, p.path)); err == nil {
 			sys.SetAttr(c, 0, sys.AttrReadOnly, false)
 			syscall.Close(c)
-		}
-	}
-	if err := sys.MoveMount(clone, p.fd); err != nil {
-		return failed("cannot mount it", err)
-	}
-	for _, m := range moves {
-		if err := sys.MoveMount(m.old, m.copy); err != nil {
-			// A mount that came with a host mount is locked to its place.
-			sys.SetAttr(m.copy, 0, sys.AttrReadOnly, false)
 		}
 	}
 	if len(below) > 0 {
@@ -488,22 +514,15 @@ func (w *worker) cover(req request, p place, fds []int) answer {
 		return failed("cannot make what is to be mounted", err)
 	}
 	defer syscall.Close(fd)
-	if err := w.put(fd, p); err != nil {
+	if err := sys.MoveMount(fd, p.fd); err != nil {
 		return failed("cannot mount it", err)
 	}
+	w.table = nil
 	a := answer{Status: OK}
 	if req.Do != opTmpfs && req.Mode == "" {
 		a.Guard = &protection{Do: req.Do, Object: p.obj, Major: p.mount.Major, Minor: p.mount.Minor, Path: []byte(p.inFS()), Content: []byte(name)}
 	}
 	return a
-}
-
-func (w *worker) put(fd int, p place) error {
-	if err := sys.MoveMount(fd, p.fd); err != nil {
-		return err
-	}
-	w.table = nil
-	return nil
 }
 
 // content makes the detached mount for an operation, and says under what name
@@ -522,10 +541,8 @@ func (w *worker) content(req request, p place, fds []int) (fd int, name string, 
 		}
 		return -1, "", syscall.EISDIR
 	}
-	if w.store == nil {
-		if w.store, err = newStore(); err != nil {
-			return -1, "", err
-		}
+	if err := w.needStore(); err != nil {
+		return -1, "", err
 	}
 	switch req.Do {
 	case opMaskFile:
@@ -583,8 +600,14 @@ func (w *worker) swap(req request, p place, fds []int) answer {
 		if req.Do == opRO {
 			set |= sys.AttrReadOnly
 		}
-		if err := sys.SetAttr(fd, set, clear, false); err != nil {
+		if err := sys.SetAttr(fd, set, clear, true); err != nil {
 			return failed("cannot set it up", err)
+		}
+		if len(req.Inner) > 0 {
+			if fd, err = w.stage(req.Inner, fds); err != nil {
+				return failed("cannot put its protections on it", err)
+			}
+			defer syscall.Close(fd)
 		}
 	}
 	parent, name := path.Split(p.path)
@@ -614,6 +637,89 @@ func (w *worker) swap(req request, p place, fds []int) answer {
 		return failed("cannot mount it", err)
 	}
 	return answer{Status: OK}
+}
+
+// stage puts protections on the clone fds[0] where nobody sees it, and returns
+// the whole as a new clone. The first failure is the end: a tree that lacks one
+// is not shown.
+func (w *worker) stage(inner []inner, fds []int) (int, error) {
+	masks := make([]int, len(inner))
+	defer func() {
+		for _, fd := range masks {
+			if fd > 0 {
+				syscall.Close(fd)
+			}
+		}
+	}()
+	for i, in := range inner {
+		if in.Do == opRO || in.Do == opRW {
+			continue
+		}
+		req := request{Do: in.Do, Mode: in.Mode}
+		var content []int
+		if in.Do == opData {
+			if in.FD <= 0 || in.FD >= len(fds) {
+				return -1, syscall.EBADF
+			}
+			content = fds[in.FD : in.FD+1]
+		}
+		var err error
+		if masks[i], _, err = w.content(req, place{obj: in.Host}, content); err != nil {
+			return -1, err
+		}
+	}
+	if err := w.needStore(); err != nil {
+		return -1, err
+	}
+	return w.store.assemble(fds[0], func(root int) error {
+		for i, in := range inner {
+			if err := put(root, in, masks[i]); err != nil {
+				return fmt.Errorf("%s: %w", in.Path, err)
+			}
+		}
+		return nil
+	})
+}
+
+// put does one inner operation below root.
+func put(root int, in inner, mask int) error {
+	fd, err := sys.OpenPathBelow(root, string(in.Path))
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(fd)
+	o, err := sys.ObjectOf(fd)
+	if err != nil {
+		return err
+	}
+	if !o.Same(in.Host) {
+		return errors.New("it changed meanwhile")
+	}
+	if in.Do != opRO && in.Do != opRW {
+		return sys.MoveMount(mask, fd)
+	}
+	if !o.MountRoot {
+		tree, err := sys.CloneTree(fd)
+		if err != nil {
+			return err
+		}
+		defer syscall.Close(tree)
+		if err := sys.MoveMount(tree, fd); err != nil {
+			return err
+		}
+		fd = tree
+	}
+	if in.Do == opRO {
+		return sys.SetAttr(fd, sys.AttrReadOnly, 0, true)
+	}
+	return nil
+}
+
+func (w *worker) needStore() (err error) {
+	if w.store == nil {
+		w.store, err = newStore()
+	}
+	return err
 }
 
 // clone makes a detached mount of a host's object, in a source worker.

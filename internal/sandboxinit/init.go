@@ -22,6 +22,7 @@ import (
 
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/execpath"
+	"agent-sandbox/internal/landlock"
 	"agent-sandbox/internal/sys"
 )
 
@@ -43,8 +44,9 @@ const (
 	fdStderr
 )
 
-// Words on the control socket, the first byte of a message. Forward, Stopped carry
-// a signal number in the second.
+// Words on the control socket, the first byte of a message. Forward and Stopped
+// carry a signal number in the second, Forward in the third the number of Stopped
+// that the launcher has heard.
 const (
 	Ready     = 'r' // to the launcher: every mount is in place
 	Start     = 'g' // to init: run the command
@@ -54,15 +56,53 @@ const (
 	Resume    = 'f' // to init: the launcher was continued
 )
 
+// A Command is what to run.
+type Command struct {
+	NProc string   // RLIMIT_NPROC, empty for the caller's
+	Env   []string // the whole environment
+	Args  []string // at least the name
+}
+
+// Marshal makes the content of the command file.
+func (c Command) Marshal() []byte {
+	fields := append([]string{c.NProc, strconv.Itoa(len(c.Env))}, c.Env...)
+	return []byte(strings.Join(append(fields, c.Args...), "\x00"))
+}
+
+func unmarshal(data string) (c Command, err error) {
+	fields := strings.Split(data, "\x00")
+	n := -1
+	if len(fields) > 1 {
+		n, err = strconv.Atoi(fields[1])
+	}
+	if err != nil || n < 0 || len(fields) < 2+n+1 {
+		return c, errors.New("no command given")
+	}
+	return Command{NProc: fields[0], Env: fields[2 : 2+n], Args: fields[2+n:]}, nil
+}
+
+// path is the value of PATH; the first counts, as for getenv(3).
+func (c Command) path() string {
+	for _, e := range c.Env {
+		if p, ok := strings.CutPrefix(e, "PATH="); ok {
+			return p
+		}
+	}
+	return ""
+}
+
 // Restrict is called on the thread that becomes the command's parent, to put the
 // command under rules that do not bind the supervisor. An error is reported and
-// the command does not run.
-var Restrict = func() error { return nil }
+// the command does not run. Backends other than bwrap have more to restrict.
+var Restrict = landlock.RestrictWhereScoped
 
-// EncodeCommand makes the content of the command file.
-func EncodeCommand(nproc string, command []string) []byte {
-	return []byte(nproc + "\x00" + strings.Join(command, "\x00"))
-}
+// Self is the path by which this binary can be executed in the session.
+var Self = Path
+
+// Subreaper says that there is no pid 1 in whose end everything ends: orphans of
+// the command come to this process (PR_SET_CHILD_SUBREAPER), which reaps them and
+// ends them with the session.
+var Subreaper = false
 
 // Main supervises and returns the exit status of the session. With arguments it
 // is the step between supervisor and command that sets limits.
@@ -70,14 +110,7 @@ func Main() int {
 	if len(os.Args) > 3 && os.Args[1] == "limit" {
 		return limit(os.Args[2], os.Args[3:])
 	}
-	// The launcher has blocked all signals before it started bwrap: a Ctrl-C
-	// meant for the command must end neither bwrap nor this process. They stay
-	// pending here, which tells later who got a signal.
-	signals, err := sys.SignalFD(sys.AllSignals())
-	if err != nil {
-		return fail(err)
-	}
-	command, nproc, err := readCommand()
+	command, err := readCommand()
 	if err != nil {
 		return fail(err)
 	}
@@ -96,16 +129,10 @@ func Main() int {
 		return cli.LaunchFailed // the launcher is gone
 	}
 
-	s := &supervisor{signals: signals}
-	// What would have ended the command had it run already ends the session.
-	early := sys.TakeSignals(signals)
-	for _, sig := range deadly {
-		if early.Has(sig) && !sys.SigIgnored(sig) {
-			return cli.SignalBase + int(sig)
-		}
-	}
-	if err := s.start(command, nproc); err != nil {
-		return cannotRun(command[0], err)
+	// Until the command runs, what would end it ends the session.
+	s := &supervisor{}
+	if err := s.start(command); err != nil {
+		return cannotRun(command.Args[0], err)
 	}
 	// Nothing here holds the caller's files open once the command has closed them.
 	if null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0); err == nil {
@@ -115,79 +142,85 @@ func Main() int {
 		}
 	}
 	go s.listen()
-	return s.wait()
+	code := s.wait()
+	endOrphans()
+	return code
 }
 
-var deadly = []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
+func endOrphans() {
+	if Subreaper {
+		sys.KillDescendants()
+	}
+}
 
 func fail(err error) int {
 	cli.Printer{Name: "agent-sandbox", W: os.Stderr}.Error(fmt.Errorf("cannot supervise the command: %w", err))
 	return cli.LaunchFailed
 }
 
-func readCommand() (command []string, nproc string, err error) {
+func readCommand() (Command, error) {
 	f := os.NewFile(fdCommand, "command")
 	defer f.Close()
 	data, err := io.ReadAll(f)
 	if err != nil {
-		return nil, "", err
+		return Command{}, err
 	}
-	fields := strings.Split(string(data), "\x00")
-	if len(fields) < 2 {
-		return nil, "", errors.New("no command given")
-	}
-	return fields[1:], fields[0], nil
+	return unmarshal(string(data))
 }
 
 type supervisor struct {
-	signals int // signalfd: what this process was sent and has not looked at
 	pid     int // of the command
 	pidfd   int
 	stopped atomic.Bool
+	stops   atomic.Uint32 // how often the command has stopped
 }
 
 // start forks the command from a thread of its own, which takes the rules of
 // Restrict and ends: the command inherits them, the supervisor does not, so that
 // the command can neither trace nor stop it where the rules hold.
-func (s *supervisor) start(command []string, nproc string) error {
+func (s *supervisor) start(c Command) error {
+	// This keeps the main thread from taking what follows, if it is the one.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if syscall.Gettid() == syscall.Getpid() {
 			// The main thread cannot end, and whoever may trace it has the
 			// process. Held here, it is not the one that the next call gets.
-			err := s.start(command, nproc)
+			done <- s.start(c)
 			runtime.UnlockOSThread()
-			done <- err
 			return
 		}
-		done <- s.fork(command, nproc)
+		done <- s.fork(c)
 	}()
 	return <-done
 }
 
-func (s *supervisor) fork(command []string, nproc string) error {
-	path, err := execpath.Look(command[0], os.Getenv("PATH"))
+func (s *supervisor) fork(c Command) error {
+	path, err := execpath.Look(c.Args[0], c.path())
 	if err != nil {
 		return err
 	}
-	argv := command
-	if nproc != "" {
-		path, argv = Path, append([]string{Path, "limit", nproc, path}, command...)
+	argv := c.Args
+	if c.NProc != "" {
+		path, argv = Self, append([]string{Path, "limit", c.NProc, path}, c.Args...)
 	}
 	if err := Restrict(); err != nil {
 		return &setupError{err}
 	}
-	// A shell that makes a background job ignores both; the Go runtime keeps
-	// SIGINT as it was and takes SIGQUIT for itself.
 	if signal.Ignored(syscall.SIGINT) {
+		// A shell ignores both for a background job; the runtime leaves SIGINT
+		// as it was and takes SIGQUIT.
 		signal.Ignore(syscall.SIGQUIT)
 	}
-	// The child starts with this thread's mask. A signal that comes while it is
-	// empty ends the supervisor as it would end the command.
+	// The child starts with this thread's mask. While that is empty, and it is until
+	// some time after the child runs, a stop meant for the command must not stop
+	// the supervisor.
+	sys.SurviveStops()
 	mask := sys.SetSigMask(0)
 	defer sys.SetSigMask(mask)
-	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
+	attr := &syscall.ProcAttr{Env: c.Env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
 	s.pid, err = syscall.ForkExec(path, argv, attr)
 	if err == syscall.ENOEXEC {
 		// As execvp(3) does with a script that does not name its interpreter.
@@ -253,14 +286,18 @@ func exists(path string) bool {
 }
 
 // wait returns the command's status when it has ended, and tells the launcher of
-// stops until then. Orphans of the command go to bwrap's pid 1, which reaps them
-// and ends with this process.
+// stops until then. Orphans of the command go to pid 1, which reaps them and ends
+// with this process, unless this is a subreaper.
 func (s *supervisor) wait() int {
+	who := s.pid
+	if Subreaper {
+		who = -1
+	}
 	for {
 		var ws syscall.WaitStatus
-		_, err := syscall.Wait4(s.pid, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
+		pid, err := syscall.Wait4(who, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
 		switch {
-		case err == syscall.EINTR:
+		case err == syscall.EINTR || err == nil && pid != s.pid:
 		case err != nil:
 			return fail(fmt.Errorf("wait: %w", err))
 		case ws.Exited():
@@ -269,6 +306,7 @@ func (s *supervisor) wait() int {
 			return cli.SignalBase + int(ws.Signal())
 		case ws.Stopped():
 			s.stopped.Store(true)
+			s.stops.Add(1)
 			sys.Send(fdControl, []byte{Stopped, byte(ws.StopSignal())})
 		case ws.Continued():
 			s.stopped.Store(false)
@@ -279,29 +317,30 @@ func (s *supervisor) wait() int {
 
 // listen does what the launcher says, until it is gone.
 func (s *supervisor) listen() {
-	// What came between the look before the fork and the child's execve may have
-	// missed the command.
-	seen := sys.TakeSignals(s.signals)
-	for _, sig := range deadly {
-		if seen.Has(sig) {
-			s.signal(sig)
-		}
+	signals, err := watchSignals()
+	if err != nil {
+		os.Exit(fail(err))
 	}
+	var seen sys.SigSet
 	for {
 		m, err := sys.Recv(fdControl)
 		if err != nil || len(m.Data) == 0 {
+			endOrphans()
 			os.Exit(cli.LaunchFailed)
 		}
 		switch {
-		case m.Data[0] == Forward && len(m.Data) == 2:
+		case m.Data[0] == Forward && len(m.Data) == 3:
 			sig := syscall.Signal(m.Data[1])
+			if sig == syscall.SIGTSTP && byte(s.stops.Load()) != m.Data[2] {
+				continue // it has done its work
+			}
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
-			seen |= sys.TakeSignals(s.signals)
+			seen |= signals.take()
 			if !seen.Has(sig) || !s.sameGroup() {
 				s.signal(sig)
 			}
-			seen &^= 1 << (sig - 1)
+			seen &^= sys.Set(sig)
 		case m.Data[0] == Resume && s.isStopped():
 			// A command in a group of its own did not get the shell's SIGCONT.
 			if pgid, err := syscall.Getpgid(s.pid); err == nil && pgid == s.pid {

@@ -36,8 +36,20 @@ const (
 	personalityHarmless = 0x0008 | 0x0020000 | 0x0040000
 )
 
-// families of sockets that may be made: UNIX, INET, INET6, NETLINK.
-var families = []uint32{1, 2, 10, 16}
+const (
+	unix    = 1
+	inet    = 2
+	inet6   = 10
+	netlink = 16
+)
+
+// families of sockets that may be made.
+func families(o Options) []uint32 {
+	if o.Offline {
+		return []uint32{unix, netlink}
+	}
+	return []uint32{unix, inet, inet6, netlink}
+}
 
 // always is refused in every session.
 var always = []string{

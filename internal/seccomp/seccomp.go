@@ -19,6 +19,7 @@ import (
 type Options struct {
 	Nested   bool   // NESTED_SANDBOX=true: user and mount namespaces may be made and used inside
 	Landlock bool   // no pid namespace around the session: no ptrace and process_vm_*
+	Offline  bool   // no network namespace where there should be one: no internet sockets
 	Arch     string // as GOARCH; empty: the running one
 }
 
@@ -74,7 +75,7 @@ func (b *builder) filter(o Options, a arch) {
 		for _, name := range []string{"socket", "socketpair"} {
 			b.call(a, name, func(b *builder) {
 				b.load(offArg(0))
-				for _, family := range families {
+				for _, family := range families(o) {
 					b.when(jeq, family, func(b *builder) { b.ret(allow) })
 				}
 				b.ret(refuse(eperm))

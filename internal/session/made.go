@@ -96,6 +96,23 @@ func (g *Registry) Claim(others []*Registry, id string, here Here, plan *mountpl
 	if err != nil {
 		return nil, err
 	}
+	return g.claim(others, id, claims{here, self, nil}, plan)
+}
+
+// ClaimMore makes the placeholders that a reload's plan needs beyond those that the
+// session has, and returns all of them, for its record.
+func (g *Registry) ClaimMore(r Record, plan *mountplan.Plan) (made []string, err error) {
+	unlock, err := g.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return g.claim(nil, r.ID, claims{Here{r.Host, r.Boot, r.PIDNS}, r.Launcher, r.Made}, plan)
+}
+
+// claim journals and makes placeholders, with the registry locked.
+func (g *Registry) claim(others []*Registry, id string, c claims, plan *mountplan.Plan) (made []string, err error) {
+	made = slices.Clone(c.made)
 	for _, p := range plan.Make {
 		made = append(made, p.Path)
 	}
@@ -109,7 +126,8 @@ func (g *Registry) Claim(others []*Registry, id string, here Here, plan *mountpl
 			}
 		}
 	}
-	if err := g.WriteData(id, journal, claims{here, self, made}.marshal(), 0o600); err != nil {
+	c.made = made
+	if err := g.replaceData(id, journal, c.marshal()); err != nil {
 		return nil, err
 	}
 	for i, p := range plan.Make {
@@ -131,7 +149,11 @@ func (g *Registry) Claim(others []*Registry, id string, here Here, plan *mountpl
 			return nil, fmt.Errorf("cannot make the mount point of a protection: %w", err)
 		}
 	}
-	return made, g.replaceData(id, journal, claims{here, self, made}.marshal())
+	if len(made) == len(c.made) {
+		return made, nil
+	}
+	c.made = made
+	return made, g.replaceData(id, journal, c.marshal())
 }
 
 // held is the set of placeholders of every session but id.

@@ -16,9 +16,10 @@ import (
 // and start time, a lock, and as modification time the moment after which it
 // means nothing.
 type Marker struct {
-	file *os.File
-	reg  *Registry
-	name string
+	file  *os.File
+	reg   *Registry
+	name  string
+	quiet func()
 }
 
 // ErrBusy says that another reload of the session runs.
@@ -66,15 +67,53 @@ func (g *Registry) Mark(id string, deadline time.Time) (*Marker, error) {
 			f.Close()
 			return nil, err
 		}
-		return &Marker{f, g, name}, nil
+		// Once the guard has seen the marker it begins no repair; one that it
+		// has begun is waited for, so that none lands in the midst.
+		quiet, err := g.hold(id, true)
+		if err != nil {
+			sys.UnlinkAt(g.dir, name, false)
+			f.Close()
+			return nil, err
+		}
+		return &Marker{f, g, name, quiet}, nil
 	}
 	return nil, ErrBusy
 }
 
 // Release takes the marker away.
 func (m *Marker) Release() {
+	// The lock first: the guard wakes when the marker goes, and has to get it.
+	m.quiet()
 	sys.UnlinkAt(m.reg.dir, m.name, false)
 	m.file.Close()
+}
+
+// Repairing holds the session for one repair of its guard; ok is false while a
+// reload applies.
+func (g *Registry) Repairing(id string) (done func(), ok bool) {
+	done, err := g.hold(id, false)
+	if err != nil {
+		return nil, false
+	}
+	if _, _, reloading := g.Reloading(id); reloading {
+		done()
+		return nil, false
+	}
+	return done, true
+}
+
+// hold locks a session's mounts against other programs of the suite, by a lock
+// on its folder.
+func (g *Registry) hold(id string, wait bool) (func(), error) {
+	f, err := sys.OpenAt(g.dir, id+".d", syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := sys.Lock(f, wait); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
 }
 
 // Reloading says whether a reload of the session applies right now: a marker

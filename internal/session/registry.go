@@ -222,6 +222,12 @@ func (g *Registry) WriteData(id, name string, content []byte, perm uint32) error
 	return writeNew(dir, name, content, perm)
 }
 
+// ReplaceData writes a file of a session's folder, also where a reload that was
+// killed has left one of that name.
+func (g *Registry) ReplaceData(id, name string, content []byte) error {
+	return g.replaceData(id, name, content)
+}
+
 func (g *Registry) replaceData(id, name string, content []byte) error {
 	dir, err := sys.OpenAt(g.dir, id+".d", syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {

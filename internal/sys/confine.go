@@ -2,6 +2,7 @@ package sys
 
 import (
 	"fmt"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -77,3 +78,89 @@ func LandlockRestrict(ruleset int) error {
 // Close closes a descriptor that no os.File owns: close(2). An error has no
 // remedy, the descriptor is gone all the same.
 func Close(fd int) { unix.Close(fd) }
+
+// OpenFor says whether f is open for reading and for writing (F_GETFL, fcntl(2)).
+func OpenFor(f *os.File) (read, write bool) {
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_PATH != 0 {
+		return false, false
+	}
+	mode := flags & unix.O_ACCMODE
+	return mode != unix.O_WRONLY, mode != unix.O_RDONLY
+}
+
+// DropCapabilities takes every capability from the calling thread, for good: the
+// bounding and ambient sets too (capabilities(7)). With no_new_privs set no
+// execve gives one back, also to a caller who is root.
+func DropCapabilities() error {
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl(PR_CAP_AMBIENT_CLEAR_ALL): %w", err)
+	}
+	for c := uintptr(0); ; c++ {
+		// EINVAL: past the last capability. EPERM: the caller has none that it
+		// could lose by execve, no_new_privs sees to the rest.
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			break
+		}
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capset(&hdr, &data[0]); err != nil {
+		return fmt.Errorf("capset: %w", err)
+	}
+	return nil
+}
+
+// KeyctlRefused says whether keyctl(2), which asks for nothing here, is refused
+// with EPERM, as a filter of package seccomp does; the kernel has another answer.
+func KeyctlRefused() bool {
+	_, _, e := unix.Syscall(unix.SYS_KEYCTL, ^uintptr(0), 0, 0)
+	return e == unix.EPERM
+}
+
+// Descends says whether process pid is ancestor or one of its descendants.
+func Descends(pid, ancestor int) bool {
+	for pid > 1 {
+		if pid == ancestor {
+			return true
+		}
+		st, err := ReadProcStat(pid)
+		if err != nil {
+			return false
+		}
+		pid = st.PPID
+	}
+	return false
+}
+
+// KillDescendants kills every child of the calling process, a subreaper, and the
+// orphans that come to it thereby, until there is none.
+func KillDescendants() {
+	for {
+		pids := Children()
+		for _, pid := range pids {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		how := 0
+		if len(pids) == 0 {
+			how = unix.WNOHANG // one may have come while they were looked for
+		}
+		if _, err := unix.Wait4(-1, nil, how, nil); err != nil && err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// ReadOnlyMount says whether the mount that shows path is read-only: statfs(2),
+// ST_RDONLY.
+func ReadOnlyMount(path string) (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return false, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return st.Flags&unix.ST_RDONLY != 0, nil
+}
+
+// MayWrite says whether the caller may write to the object, a socket among them:
+// access(2).
+func MayWrite(path string) bool { return unix.Access(path, unix.W_OK) == nil }

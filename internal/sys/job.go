@@ -33,18 +33,21 @@ func Memfd(name string, content []byte) (*os.File, error) {
 // SigSet is a set of signals: bit N-1 is signal N.
 type SigSet uint64
 
-// Has says whether sig is in the set.
-func (s SigSet) Has(sig syscall.Signal) bool { return s&(1<<(sig-1)) != 0 }
+// Set is the set of one signal.
+func Set(sig syscall.Signal) SigSet { return 1 << (sig - 1) }
 
-// AllSignals is every signal that can be blocked, but those that the Go runtime
-// keeps unblocked for itself.
+// Has says whether sig is in the set.
+func (s SigSet) Has(sig syscall.Signal) bool { return s&Set(sig) != 0 }
+
+// AllSignals is every signal but those that cannot be blocked, those of faults,
+// and those that a Go program cannot do without.
 func AllSignals() SigSet {
 	s := ^SigSet(0)
 	for _, sig := range []syscall.Signal{
 		unix.SIGBUS, unix.SIGCHLD, unix.SIGFPE, unix.SIGILL, unix.SIGKILL, unix.SIGPROF,
 		unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSTOP, unix.SIGTRAP, unix.SIGURG,
 	} {
-		s &^= 1 << (sig - 1)
+		s &^= Set(sig)
 	}
 	return s
 }
@@ -64,12 +67,35 @@ func toSigset(set SigSet) *unix.Sigset_t {
 	return &s
 }
 
+// kernelSigaction is struct kernel_sigaction, which begins with the handler.
+type kernelSigaction [4]uintptr
+
+const sigIgn = 1
+
+func sigaction(sig syscall.Signal, act, old *kernelSigaction) bool {
+	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(act)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
+	return e == 0
+}
+
 // SigIgnored says whether the process ignores sig: sigaction(2).
 func SigIgnored(sig syscall.Signal) bool {
-	// struct kernel_sigaction: the handler comes first, 1 is SIG_IGN.
-	var act [8]uintptr
-	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&act)), 8, 0, 0)
-	return e == 0 && act[0] == 1
+	var old kernelSigaction
+	return sigaction(sig, nil, &old) && old[0] == sigIgn
+}
+
+// SurviveStops lets the Go runtime's handler take the stop signals of a terminal,
+// which it drops: the process is not stopped by them, and what it executes has the
+// default again, as execve(2) resets what is caught. One that is ignored stays so.
+func SurviveStops() {
+	var handler kernelSigaction
+	if !sigaction(unix.SIGURG, nil, &handler) || handler[0] <= sigIgn {
+		return
+	}
+	for _, sig := range []syscall.Signal{unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU} {
+		if !SigIgnored(sig) {
+			sigaction(sig, &handler, nil)
+		}
+	}
 }
 
 // SignalFD makes a descriptor that gives the signals of set that are pending
@@ -95,7 +121,7 @@ func TakeSignals(fd int) SigSet {
 		if err != nil || n != len(buf) {
 			return got
 		}
-		got |= 1 << ((*unix.SignalfdSiginfo)(unsafe.Pointer(&buf[0])).Signo - 1)
+		got |= Set(syscall.Signal((*unix.SignalfdSiginfo)(unsafe.Pointer(&buf[0])).Signo))
 	}
 }
 
@@ -224,4 +250,19 @@ func StopSelf() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP)
+}
+
+// BecomeSubreaper makes the calling process the parent of all descendants that
+// lose theirs: PR_SET_CHILD_SUBREAPER, prctl(2).
+func BecomeSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl(PR_SET_CHILD_SUBREAPER): %w", err)
+	}
+	return nil
+}
+
+// WaitChild waits for the end of a child: wait4(2). ok is false where pid is no child.
+func WaitChild(pid int) (ws syscall.WaitStatus, ok bool) {
+	_, err := retry(func() (int, error) { return syscall.Wait4(pid, &ws, 0, nil) })
+	return ws, err == nil
 }

@@ -38,11 +38,12 @@ const AtCwd = unix.AT_FDCWD
 // OpenPathBelow opens path below dir with O_PATH, following no symbolic link in any
 // component and no magic link of /proc (openat2(2)). O_PATH neither blocks on a
 // FIFO or device nor asks a FUSE server to open, and triggers no automount in
-// the last component.
+// the last component. Without O_NOFOLLOW: with it a link in the last component
+// would be opened itself, and not refused.
 func OpenPathBelow(dir int, path string) (int, error) {
 	return retryRace(func() (int, error) {
 		return unix.Openat2(dir, path, &unix.OpenHow{
-			Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+			Flags:   unix.O_PATH | unix.O_CLOEXEC,
 			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 		})
 	})

@@ -6,10 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// MaxFDs is how many descriptors one message carries at most (SCM_MAX_FD).
+const MaxFDs = 253
+
 // ReceivePacket receives one message into buf, and its descriptors. io.EOF
 // means that the other side is gone; a message that does not fit is an error.
 func ReceivePacket(sock int, buf []byte) (data []byte, fds []int, err error) {
-	oob := make([]byte, unix.CmsgSpace(4*16))
+	oob := make([]byte, unix.CmsgSpace(4*MaxFDs))
 	for {
 		n, oobn, flags, _, err := unix.Recvmsg(sock, buf, oob, unix.MSG_CMSG_CLOEXEC)
 		if err == unix.EINTR {

@@ -1,121 +1,122 @@
 package sys
 
 import (
-	"encoding/binary"
-	"fmt"
+	"errors"
+	"os"
+	"strconv"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// A FileWatch tells when files are modified (inotify(7)).
-type FileWatch struct {
-	fd  int
-	buf []byte
+// Inotify watches folders for entries that come, go or are renamed.
+type Inotify struct{ fd int }
+
+// ErrNoWatches says that the user has no inotify watch or instance left
+// (fs.inotify.max_user_watches, max_user_instances).
+var ErrNoWatches = errors.New("no inotify watch left")
+
+// NewInotify opens an inotify(7) instance that never blocks.
+func NewInotify() (*Inotify, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err == unix.EMFILE || err == unix.ENFILE || err == unix.ENOMEM {
+		return nil, ErrNoWatches
+	}
+	return &Inotify{fd}, err
 }
 
-// NewFileWatch returns a watch of no file.
-func NewFileWatch() (*FileWatch, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("inotify_init1: %w", err)
+// FD is the descriptor to poll.
+func (i *Inotify) FD() int { return i.fd }
+
+// Watch watches the folder that fd is, O_PATH is enough, and returns its watch;
+// the same one where it is watched already. With entries it tells of entries that
+// come, go or are renamed; it always tells when the folder itself is moved or gone.
+func (i *Inotify) Watch(fd int, entries bool) (wd int, err error) {
+	mask := uint32(unix.IN_MOVE_SELF | unix.IN_DELETE_SELF | unix.IN_ONLYDIR)
+	if entries {
+		mask |= unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_CREATE | unix.IN_DELETE
 	}
-	return &FileWatch{fd, make([]byte, 16<<10)}, nil
+	// There is no form that takes a descriptor; the magic link leads to what it
+	// holds, whatever its name is by now.
+	wd, err = unix.InotifyAddWatch(i.fd, "/proc/self/fd/"+strconv.Itoa(fd), mask)
+	if err == unix.ENOSPC || err == unix.ENOMEM {
+		return -1, ErrNoWatches
+	}
+	return wd, err
 }
 
-// Add watches a file; the number comes back from Read when it is modified. A
-// file that is removed is no longer watched.
-func (w *FileWatch) Add(path string) (int, error) {
-	n, err := unix.InotifyAddWatch(w.fd, path, unix.IN_MODIFY)
-	if err != nil {
-		return 0, fmt.Errorf("inotify_add_watch %s: %w", path, err)
-	}
-	return n, nil
+// Close gives all watches back.
+func (i *Inotify) Close() { unix.Close(i.fd) }
+
+// Remove ends a watch.
+func (i *Inotify) Remove(wd int) { unix.InotifyRmWatch(i.fd, uint32(wd)) }
+
+// An InotifyEvent is a change in a watched folder.
+type InotifyEvent struct {
+	WD   int
+	Name string // of the entry, empty where the folder itself was moved or removed
+	Lost bool   // events were lost: anything may have changed
 }
 
-// Read waits until files are modified and returns their numbers.
-func (w *FileWatch) Read() ([]int, error) {
-	n, err := retry(func() (int, error) { return unix.Read(w.fd, w.buf) })
-	if err != nil {
-		return nil, fmt.Errorf("inotify: %w", err)
-	}
-	var out []int
-	le := binary.NativeEndian
-	for b := w.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
-		if mask := le.Uint32(b[4:]); mask&unix.IN_MODIFY != 0 {
-			out = append(out, int(int32(le.Uint32(b))))
-		}
-		b = b[min(len(b), unix.SizeofInotifyEvent+int(le.Uint32(b[12:]))):]
-	}
-	return out, nil
-}
-
-// MountTmpfs mounts a tmpfs with the given size and number of inodes; nothing on
-// it can be a device or run.
-func MountTmpfs(path string, mode uint32, size, inodes int) error {
-	data := fmt.Sprintf("mode=%04o,size=%d,nr_inodes=%d", mode, size, inodes)
-	if err := unix.Mount("agent-sandbox-exec", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, data); err != nil {
-		return fmt.Errorf("mount tmpfs on %s: %w", path, err)
-	}
-	return nil
-}
-
-// Unmount takes the topmost mount at path away, at the latest when its last user
-// is gone.
-func Unmount(path string) error { return unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }
-
-// GrantRead lets one more user read a file of root with mode 0600 (acl(5) in the
-// form of setxattr(2)).
-func GrantRead(path string, uid uint32) error {
-	const (
-		version               = 2
-		userObj, user         = 0x01, 0x02
-		groupObj, mask        = 0x04, 0x10
-		other                 = 0x20
-		read, write           = 4, 2
-		noID           uint32 = 0xffffffff
-	)
-	acl := binary.LittleEndian.AppendUint32(nil, version)
-	for _, e := range []struct {
-		tag, perm uint16
-		id        uint32
-	}{{userObj, read | write, noID}, {user, read, uid}, {groupObj, 0, noID}, {mask, read, noID}, {other, 0, noID}} {
-		acl = binary.LittleEndian.AppendUint16(acl, e.tag)
-		acl = binary.LittleEndian.AppendUint16(acl, e.perm)
-		acl = binary.LittleEndian.AppendUint32(acl, e.id)
-	}
-	if err := unix.Setxattr(path, "system.posix_acl_access", acl, 0); err != nil {
-		return fmt.Errorf("access list of %s: %w", path, err)
-	}
-	return nil
-}
-
-// WatchRemoval starts to watch one file (inotify(7)); what comes back becomes
-// readable when the file is removed. It fails with ENOENT where it is gone.
-func WatchRemoval(path string) (int, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("inotify_init1: %w", err)
-	}
-	if _, err := unix.InotifyAddWatch(fd, path, unix.IN_DELETE_SELF|unix.IN_ATTRIB|unix.IN_MOVE_SELF); err != nil {
-		unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
-}
-
-// ReadableWithin waits until a descriptor is readable, at most the given time.
-func ReadableWithin(fd int, most time.Duration) bool {
-	end := time.Now().Add(most)
-	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+// Read takes the events that are there.
+func (i *Inotify) Read() ([]InotifyEvent, error) {
+	var out []InotifyEvent
+	buf := make([]byte, 16<<10)
 	for {
-		left := time.Until(end)
-		if left <= 0 {
-			return false
+		n, err := unix.Read(i.fd, buf)
+		if err == unix.EAGAIN {
+			return out, nil
 		}
-		n, err := unix.Poll(p, int(left/time.Millisecond)+1)
-		if err != unix.EINTR {
-			return err == nil && n > 0
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return out, os.NewSyscallError("read inotify", err)
+		}
+		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+			e := (*unix.InotifyEvent)(unsafe.Pointer(&b[0]))
+			name := b[unix.SizeofInotifyEvent : unix.SizeofInotifyEvent+e.Len]
+			b = b[unix.SizeofInotifyEvent+e.Len:]
+			if e.Mask&unix.IN_IGNORED != 0 {
+				continue // the end of a watch that was removed, or whose folder is gone
+			}
+			out = append(out, InotifyEvent{int(e.Wd), unix.ByteSliceToString(name), e.Mask&unix.IN_Q_OVERFLOW != 0})
 		}
 	}
+}
+
+// WaitChange waits until one of the descriptors in read can be read, or changed
+// is a mountinfo whose mount table changed (-1: none), at most timeout (below 0:
+// for ever).
+// It says which of read, and whether changed.
+func WaitChange(read []int, changed int, timeout time.Duration) (ready []bool, change bool, err error) {
+	p := make([]unix.PollFd, 0, len(read)+1)
+	for _, fd := range read {
+		p = append(p, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	p = append(p, unix.PollFd{Fd: int32(changed), Events: unix.POLLPRI})
+	ms := -1
+	if timeout >= 0 {
+		ms = int((timeout + time.Millisecond - 1) / time.Millisecond)
+	}
+	if _, err := unix.Poll(p, ms); err != nil && err != unix.EINTR {
+		return nil, false, os.NewSyscallError("poll", err)
+	}
+	ready = make([]bool, len(read))
+	for i := range read {
+		ready[i] = p[i].Revents != 0
+	}
+	return ready, p[len(read)].Revents != 0, nil
+}
+
+// OpenInRoot opens path below root with O_PATH as if root were /, following no
+// symbolic link.
+func OpenInRoot(root int, path string) (int, error) {
+	return retryRace(func() (int, error) {
+		return unix.Openat2(root, path, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		})
+	})
 }

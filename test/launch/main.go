@@ -4,15 +4,17 @@
 package main
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 
 	"agent-sandbox/internal/bwrap"
 	"agent-sandbox/internal/cli"
-	"agent-sandbox/internal/execpath"
 	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/sandboxinit"
+	"agent-sandbox/internal/seccomp"
 )
 
 func main() {
@@ -29,16 +31,27 @@ func run(command []string) int {
 		p.Error(err)
 		return cli.LaunchFailed
 	}
-	bw, err := execpath.Look("bwrap", os.Getenv("PATH"))
+	bw, err := bwrap.Find()
 	if err != nil {
 		p.Error(err)
 		return cli.LaunchFailed
 	}
-	cwd, _ := os.Getwd()
+	cwd, err := os.Getwd()
+	if err != nil {
+		p.Error(err)
+		return cli.LaunchFailed
+	}
+	filter, err := seccomp.Program(seccomp.Options{})
+	if err != nil {
+		p.Error(err)
+		return cli.LaunchFailed
+	}
+	if os.Getenv("OLD_KERNEL") != "" {
+		filter = withoutLandlock()
+	}
 	spec := bwrap.Spec{
 		Bwrap: bw, Init: self, Env: os.Environ(), Chdir: cwd, Command: command, PrivateIPC: true,
-		NProc:   os.Getenv("NPROC"),
-		DataDir: os.Getenv("DATADIR"),
+		NProc: os.Getenv("NPROC"), Seccomp: filter,
 		Mounts: []mountplan.Mount{
 			{Kind: mountplan.Proc, Path: "/proc"},
 			{Kind: mountplan.DevFS, Path: "/dev"},
@@ -52,16 +65,23 @@ func run(command []string) int {
 			{Kind: mountplan.RW, Path: cwd},
 		},
 	}
-	guard := os.Getenv("GUARD")
 	var k *keeper.Process
-	if guard != "" {
-		if k, err = keeper.Start(guard, "00000000"); err != nil {
-			p.Error(err)
-			return cli.LaunchFailed
+	if guard := os.Getenv("GUARD"); guard != "" {
+		spec.Meanwhile = func() (err error) {
+			k, err = keeper.Start(guard)
+			return err
 		}
-		defer k.Stop()
 	}
+	defer func() {
+		if k != nil {
+			k.Stop()
+		}
+	}()
 	s, err := bwrap.Start(spec)
+	var interrupted *bwrap.Interrupted
+	if errors.As(err, &interrupted) {
+		return interrupted.Status()
+	}
 	if err != nil {
 		p.Error(err)
 		return cli.LaunchFailed
@@ -82,4 +102,27 @@ func run(command []string) int {
 		fmt.Fprintln(os.Stderr, s.InitPID, s.Supervisor, s.MountNS)
 	}
 	return s.Wait()
+}
+
+// withoutLandlock is a filter that answers the Landlock calls with ENOSYS, as a
+// kernel before 5.13 does, and allows everything else.
+func withoutLandlock() []byte {
+	const load, jumpIfBelow, ret, allow, enosys = 0x20, 0x35, 0x06, 0x7fff0000, 0x00050000 | 38
+	var out []byte
+	for _, i := range []struct {
+		code   uint16
+		jt, jf uint8
+		k      uint32
+	}{
+		{load, 0, 0, 0},          // the number of the call
+		{jumpIfBelow, 0, 2, 444}, // landlock_create_ruleset and the two after it
+		{jumpIfBelow, 1, 0, 447},
+		{ret, 0, 0, enosys},
+		{ret, 0, 0, allow},
+	} {
+		out = binary.LittleEndian.AppendUint16(out, i.code)
+		out = append(out, i.jt, i.jf)
+		out = binary.LittleEndian.AppendUint32(out, i.k)
+	}
+	return out
 }

@@ -2,10 +2,8 @@
 package repair
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,13 +18,11 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// A box is a running bwrap sandbox with a shell inside that takes commands.
+// A box is a running bwrap sandbox with a shell inside.
 type box struct {
+	*harness.Shell
 	t     testing.TB
 	u     *harness.User
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	out   *bufio.Reader
 	PID   int
 	Start uint64
 	NS    uint64
@@ -50,17 +46,10 @@ func startBox(u *harness.User, args []string, command func(string, ...string) *e
 		u.T.Fatal(err)
 	}
 	args = append([]string{"--info-fd", "3", "--unshare-all", "--die-with-parent"}, args...)
-	b := &box{t: u.T, u: u, cmd: command("bwrap", append(args, "bash", "--norc", "--noprofile")...)}
-	b.cmd.Stderr = os.Stderr
-	b.cmd.ExtraFiles = []*os.File{infoW}
-	b.in, _ = b.cmd.StdinPipe()
-	out, _ := b.cmd.StdoutPipe()
-	b.out = bufio.NewReader(out)
-	if err := b.cmd.Start(); err != nil {
-		u.T.Fatal(err)
-	}
+	c := command("bwrap", append(args, "bash", "--norc", "--noprofile")...)
+	c.ExtraFiles = []*os.File{infoW}
+	b := &box{Shell: harness.NewShell(u.T, c), t: u.T, u: u}
 	infoW.Close()
-	u.T.Cleanup(func() { b.in.Close(); b.cmd.Process.Kill(); b.cmd.Wait() })
 	var got struct {
 		PID int `json:"child-pid"`
 	}
@@ -69,9 +58,6 @@ func startBox(u *harness.User, args []string, command func(string, ...string) *e
 	}
 	info.Close()
 	b.PID = got.PID
-	if r := b.sh("echo up"); r != "up" {
-		u.T.Fatalf("sandbox says %q", r)
-	}
 	b.identify()
 	return b
 }
@@ -84,26 +70,6 @@ func (b *box) identify() {
 	b.Start = st.Start
 	if b.NS, err = sys.NSInode(fmt.Sprint(b.PID), "mnt"); err != nil {
 		b.t.Fatal(err)
-	}
-}
-
-// sh runs a command in the shell inside, and returns its output and errors
-// without the last newline.
-func (b *box) sh(command string) string {
-	b.t.Helper()
-	if _, err := fmt.Fprintf(b.in, "{ %s\n} 2>&1; printf '\\n\\001\\n'\n", command); err != nil {
-		b.t.Fatal(err)
-	}
-	var out strings.Builder
-	for {
-		line, err := b.out.ReadString('\n')
-		if err != nil {
-			b.t.Fatalf("%q: sandbox ended: %v; %s", command, err, out.String())
-		}
-		if line == "\x01\n" {
-			return strings.TrimSuffix(strings.TrimSuffix(out.String(), "\n"), "\n")
-		}
-		out.WriteString(line)
 	}
 }
 
@@ -178,7 +144,7 @@ func (b *box) want(got, want string) {
 // wants checks whether writing in a folder works inside.
 func (b *box) wantWritable(dir string, yes bool) {
 	b.t.Helper()
-	got := b.sh("touch " + quote(dir+"/probe") + " && rm -f " + quote(dir+"/probe") + " && echo yes")
+	got := b.Sh("touch " + quote(dir+"/probe") + " && rm -f " + quote(dir+"/probe") + " && echo yes")
 	if (got == "yes") != yes {
 		b.t.Fatalf("writing in %s: %q, want %v", dir, got, yes)
 	}
