@@ -210,6 +210,9 @@ func (r *run) spec() (bwrap.Spec, error) {
 	s := r.settings()
 	spec := bwrap.Spec{Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
 		PrivateIPC: s.Bool("PRIVATE_IPC"), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
+	if r.User.UID == 0 {
+		spec.ProcReadOnly = bwrap.RootProc()
+	}
 	var err error
 	if spec.Bwrap, err = bwrap.Find(); err != nil {
 		return spec, err

@@ -52,6 +52,14 @@ func (b *builder) masks() error {
 			return err
 		}
 	}
+	if b.in.UID == 0 && b.s.Bool("FILTER_PASSWD") {
+		// Root reads these in a user namespace too.
+		for _, p := range []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"} {
+			if err := b.protect(request{kind: MaskDir, path: p, exists: true, from: "FILTER_PASSWD"}); err != nil {
+				return err
+			}
+		}
+	}
 	for _, list := range []struct {
 		name string
 		dir  bool

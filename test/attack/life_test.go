@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"agent-sandbox/internal/record"
 	"agent-sandbox/internal/session"
@@ -40,6 +41,7 @@ func (l *live) start(u *harness.User, env ...string) *live {
 	l.in, _ = l.cmd.StdinPipe()
 	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
 	l.cmd.SysProcAttr.Setpgid = true
+	l.cmd.WaitDelay = time.Second // an orphan holds its output open
 	if err := l.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +171,7 @@ func TestOrphanIsEnded(t *testing.T) {
 // started it, since Ctrl-C has to reach both; kill(0) must not get out.
 func TestSignalToTheProcessGroup(t *testing.T) {
 	u := harness.NewUser(t)
-	c := u.Command("bash", "-c", `agent-sandbox bash -c 'trap "" TERM; kill -TERM 0; kill -HUP 0; kill -KILL 0; echo no'; echo outside $?`)
+	c := u.Command("bash", "-c", `agent-sandbox bash -c 'trap "" TERM HUP; kill -TERM 0; kill -HUP 0; kill -KILL 0; echo no'; echo outside $?`)
 	c.SysProcAttr.Setpgid = true
 	r := harness.Finish(t, c)
 	want(t, "the shell outside", r.Stdout, "outside 137\n")
