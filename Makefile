@@ -85,6 +85,7 @@ install:
 	for c in completions/*; do $(INSTALL) 644 $$c $(DESTDIR)$(COMPDIR)/$${c#completions/} || exit 1; done
 	for a in share/agents/* share/*.example; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
 	$(INSTALL) 644 apparmor/agent-sandbox $(DESTDIR)$(DATADIR)/apparmor
+	install -d $(DESTDIR)$(SYSCONFDIR)/agent-sandbox
 	$(INSTALL) 644 share/denylist/denylist $(DESTDIR)$(SYSCONFDIR)/agent-sandbox-exec/denylist
 	$(INSTALL) 644 systemd/agent-sandbox-execd.service $(DESTDIR)$(UNITDIR)/agent-sandbox-execd.service
 	sed -i 's|/usr/sbin/|$(RUNPREFIX)/sbin/|' $(DESTDIR)$(UNITDIR)/agent-sandbox-execd.service
@@ -99,7 +100,7 @@ uninstall:
 package:
 	scripts/package
 
-check: deps build lint test
+check: deps build package lint test
 	MUST_WORK=1 $(GO) test -count=1 -timeout 60m ./...
 
 check-fast: build
@@ -108,7 +109,7 @@ check-fast: build
 lint:
 	test -z "$$(gofmt -l cmd internal test)" || { gofmt -l cmd internal test; exit 1; }
 	$(GO) vet ./...
-	shellcheck -x -P SCRIPTDIR test/deps scripts/test.sh test/e2e/run completions/agent-sandbox-exec test/demo test/agents-install completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/suites/*/build test/vm/suites/*/main
+	shellcheck -x -P SCRIPTDIR scripts/package debian/*.postinst debian/*.postrm test/deps scripts/test.sh test/e2e/run completions/agent-sandbox-exec test/demo test/agents-install completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/suites/*/build test/vm/suites/*/main
 	for m in man/*.[1-8]; do mandoc -T lint -W warning $$m || exit 1; done
 
 demo: deps build
