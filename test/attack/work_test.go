@@ -28,7 +28,7 @@ printf 'all: a.out\n\t./a.out\na.out: a.c\n\tgcc -o $@ $<\n' >Makefile; printf '
 		{"git", `b=b-$HOME_ACCESS; git checkout -q -b $b && echo y >>f && git commit -qam second && echo z >f && git stash -q && git stash pop -q && git checkout -q f && git checkout -q main && echo w >g && git add g && git commit -qm third && git rebase -q $b && git log --oneline | wc -l && git gc -q && git merge -q $b && git reset -q --hard base`, "3"},
 		{"go", `cd hello && GOFLAGS=-mod=mod GOTOOLCHAIN=local go build -o h.a . && grep -ac Hello h.a && ls -d ~/.cache/go-build`, "3\n" + u.Home + "/.cache/go-build"},
 		{"make and gcc", `make -s && rm -f a.out`, "made"},
-		{"npm", `rm -rf n && mkdir n && cd n && npm init -y >/dev/null && npm install --no-audit --no-fund --offline ../left.tgz >/dev/null 2>&1 && node -e 'console.log(require("left"))'`, "7"},
+		{"npm", `export npm_config_update_notifier=false; rm -rf n && mkdir n && cd n && npm init -y >/dev/null 2>&1 && npm install --no-audit --no-fund --offline ../left.tgz >/dev/null 2>&1 && node -e 'console.log(require("left"))'`, "7"},
 		{"python", `rm -rf v && /usr/bin/python3 -m venv --without-pip v && v/bin/python -c 'import sys, tempfile, multiprocessing; tempfile.mkdtemp(); multiprocessing.Lock(); print(sys.prefix != sys.base_prefix)'`, "True"},
 		{"editors and tools", `echo a >t && sed -i s/a/b/ t && cp t t2 && mv t2 t && ln -s t l && tar cf t.tar t && patch -s t <<<$'--- t\n+++ t\n@@ -1 +1 @@\n-b\n+c' && cat t && find . -name t.tar -delete`, "c"},
 		{"network on the loopback", `/usr/bin/python3 -c 'import socket; s=socket.create_server(("127.0.0.1",0)); c=socket.create_connection(s.getsockname()); print("met")'`, "met"},
