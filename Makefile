@@ -38,12 +38,27 @@ build/share:
 
 .PHONY: all build build/share package deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
 
+# The one that sleeps for days: cmd/mount-guard/idle.go says what for.
+build/mount-guard: GOTAGS = -tags norunwakeup
+build/mount-guard: LINKNAME = -checklinkname=0
+
 # The Go tool knows what is up to date; make always asks it.
 $(patsubst %,build/%,$(filter-out $(CGO),$(BIN))):
-	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDFLAGS)' -o $@ ./cmd/$(@F)
+	CGO_ENABLED=0 $(GOBUILD) $(GOTAGS) -ldflags '$(LDFLAGS) $(LINKNAME)' -o $@ ./cmd/$(@F)
 
 $(patsubst %,build/%,$(filter $(CGO),$(BIN))):
 	CGO_ENABLED=1 $(GOBUILD) -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static -Wl,--build-id=none"' -o $@ ./cmd/$(@F)
+
+# The program in the kernel, embedded in the daemon. It is kept in the repository, so that
+# the Go tool alone can build and vet; Debian 12's clang gives the same bytes everywhere.
+CLANG      ?= clang
+LLVM_STRIP ?= llvm-strip
+BPF         = internal/bpf/agent_sandbox.bpf.o
+$(BPF): $(wildcard bpf/*.c bpf/*.h)
+	$(CLANG) -O2 -g -Wall -Werror -target bpf -mcpu=v3 -ffile-compilation-dir=. -c bpf/agent_sandbox.bpf.c -o $@
+	$(LLVM_STRIP) -g $@
+
+build/agent-sandbox-execd: $(BPF)
 
 # What a fresh Debian 12 with git, make and Go lacks.
 deps:

@@ -142,6 +142,37 @@ func TestNotListed(t *testing.T) {
 	})
 }
 
+// TestReload: no session of these backends is changed while it runs.
+func TestReload(t *testing.T) {
+	u := harness.NewUser(t)
+	reload := func(want string, args ...string) {
+		t.Helper()
+		if r := u.Run("agent-sandbox", append([]string{"reload"}, args...)...); r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, want) {
+			t.Errorf("reload %q: status %d, %q, %s", args, r.Code, r.Stdout, r.Stderr)
+		}
+	}
+	reload("no live session")
+	for _, b := range []string{"firejail", "landlock"} {
+		os.Remove(u.Project + "/id")
+		c := u.Command("agent-sandbox", "--backend", b, "sh", "-c", "echo $SANDBOX_SESSION >id; cat")
+		in, _ := c.StdinPipe()
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var id []byte
+		harness.Eventually(t, "the command runs", func() bool { id, _ = os.ReadFile(u.Project + "/id"); return len(id) == 9 })
+		for _, args := range [][]string{nil, {string(id[:8])}, {string(id[:3])}, {"--project", u.Project}, {"--dry-run"}} {
+			reload("runs on "+b+": not supported, restart", args...)
+		}
+		in.Close()
+		c.Wait()
+		reload("no live session", string(id[:8]))
+		u.Config("SANDBOX_BACKEND=" + b + "\n")
+		reload("is " + b + ": not supported, restart")
+		u.Config("")
+	}
+}
+
 // TestDryRun: a command line, and nothing is run.
 func TestDryRun(t *testing.T) {
 	onEach(t, func(t *testing.T, u *harness.User, b string) {

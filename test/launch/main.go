@@ -11,7 +11,6 @@ import (
 
 	"agent-sandbox/internal/bwrap"
 	"agent-sandbox/internal/cli"
-	"agent-sandbox/internal/execpath"
 	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/sandboxinit"
@@ -32,7 +31,7 @@ func run(command []string) int {
 		p.Error(err)
 		return cli.LaunchFailed
 	}
-	bw, err := execpath.Look("bwrap", os.Getenv("PATH"))
+	bw, err := bwrap.Find()
 	if err != nil {
 		p.Error(err)
 		return cli.LaunchFailed
