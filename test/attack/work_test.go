@@ -79,6 +79,26 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// TestFileBecomesAFolder: what is to be masked lies below what is a file when the
+// session begins.
+func TestFileBecomesAFolder(t *testing.T) {
+	u := harness.NewUser(t)
+	u.Write(u.Project+"/conf", "a file\n")
+	u.Config("BLOCKED_FILES+=(~/proj/conf/key)\n")
+	l := start(t, u, "rm conf; mkdir conf; echo ready; read -r _; cat conf/key")
+	harness.Eventually(t, "the folder", func() bool { st, err := os.Stat(u.Project + "/conf"); return err == nil && st.IsDir() })
+	u.Write(u.Project+"/conf/key", "TOPSECRET\n")
+	harness.Eventually(t, "the mask", func() bool {
+		info, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", l.rec.Sandbox.PID))
+		return strings.Contains(string(info), "/conf/key ")
+	})
+	fmt.Fprintln(l.in)
+	l.end()
+	if strings.Contains(l.out.String(), "TOPSECRET") {
+		t.Errorf("the file shows: %s", l.out.String())
+	}
+}
+
 // TestNothingIsShownOfALaterFile: a file to be masked that is not there and that
 // the launcher cannot hold a place for (a folder of someone else's) is masked when
 // it comes, or nothing is launched.
