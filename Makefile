@@ -30,16 +30,35 @@ HELPERS := mount-repair mount-guard chaperon
 
 all: build
 
-build: $(BIN:%=build/%)
+build: $(BIN:%=build/%) build/share
 
-.PHONY: all build package deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
+# The binaries look for the profiles beside themselves first.
+build/share:
+	rm -rf $@ && mkdir -p $@ && cp -r share/agents $@
+
+.PHONY: all build build/share package deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
+
+# The one that sleeps for days: cmd/mount-guard/idle.go says what for.
+build/mount-guard: GOTAGS = -tags norunwakeup
+build/mount-guard: LINKNAME = -checklinkname=0
 
 # The Go tool knows what is up to date; make always asks it.
 $(patsubst %,build/%,$(filter-out $(CGO),$(BIN))):
-	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDFLAGS)' -o $@ ./cmd/$(@F)
+	CGO_ENABLED=0 $(GOBUILD) $(GOTAGS) -ldflags '$(LDFLAGS) $(LINKNAME)' -o $@ ./cmd/$(@F)
 
 $(patsubst %,build/%,$(filter $(CGO),$(BIN))):
 	CGO_ENABLED=1 $(GOBUILD) -ldflags '$(LDFLAGS) -linkmode external -extldflags "-static -Wl,--build-id=none"' -o $@ ./cmd/$(@F)
+
+# The program in the kernel, embedded in the daemon. It is kept in the repository, so that
+# the Go tool alone can build and vet; Debian 12's clang gives the same bytes everywhere.
+CLANG      ?= clang
+LLVM_STRIP ?= llvm-strip
+BPF         = internal/bpf/agent_sandbox.bpf.o
+$(BPF): $(wildcard bpf/*.c bpf/*.h)
+	$(CLANG) -O2 -g -Wall -Werror -target bpf -mcpu=v3 -ffile-compilation-dir=. -c bpf/agent_sandbox.bpf.c -o $@
+	$(LLVM_STRIP) -g $@
+
+build/agent-sandbox-execd: $(BPF)
 
 # What a fresh Debian 12 with git, make and Go lacks.
 deps:
@@ -53,7 +72,7 @@ install:
 	for p in $(filter $(BIN),$(HELPERS)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(LIBEXECDIR)/$$p || exit 1; done
 	for m in man/*.[1-8]; do $(INSTALL) 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}/$${m#man/} || exit 1; done
 	for c in completions/*; do $(INSTALL) 644 $$c $(DESTDIR)$(COMPDIR)/$${c#completions/} || exit 1; done
-	for a in share/agents/*; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
+	for a in share/agents/* share/*.example; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
 	$(INSTALL) 644 apparmor/agent-sandbox $(DESTDIR)$(DATADIR)/apparmor
 	$(INSTALL) 644 share/denylist/denylist $(DESTDIR)$(SYSCONFDIR)/agent-sandbox-exec/denylist
 	$(INSTALL) 644 systemd/agent-sandbox-execd.service $(DESTDIR)$(UNITDIR)/agent-sandbox-execd.service
@@ -78,7 +97,7 @@ check-fast: build
 lint:
 	test -z "$$(gofmt -l cmd internal test)" || { gofmt -l cmd internal test; exit 1; }
 	$(GO) vet ./...
-	shellcheck -x -P SCRIPTDIR test/deps test/demo completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/suites/*/build test/vm/suites/*/main
+	shellcheck -x -P SCRIPTDIR test/deps test/demo test/agents-install completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/suites/*/build test/vm/suites/*/main
 	for m in man/*.[1-8]; do mandoc -T lint -W warning $$m || exit 1; done
 
 demo: deps build

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 
@@ -47,12 +46,6 @@ sandbox could not be set up.
 Example:
   cd ~/work/proj && agent-sandbox claude
 `
-
-func init() {
-	// bwrap's death signal is tied to a thread; main keeps the first one, which
-	// lives as long as the process.
-	runtime.LockOSThread()
-}
 
 func main() {
 	if os.Args[0] == sandboxinit.Path {

@@ -172,6 +172,17 @@ func (p *Profile) line(line string) error {
 	return err
 }
 
+// Carries says whether CarryOver has something to copy: the agent was used
+// outside, and its folders are wanted inside.
+func (p *Profile) Carries(home string) bool {
+	return slices.ContainsFunc(p.Carry, func(c Carry) bool {
+		from, err := os.Lstat(filepath.Join(home, c.From))
+		return err == nil && from.Mode().IsRegular() && !exists(filepath.Join(home, c.To))
+	})
+}
+
+func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
+
 // CarryOver copies the state files of p whose copies are missing below home and
 // returns the copies that it made, relative to home. Neither side follows a link
 // below home: an agent that wrote there before may have planted one. A file that
@@ -291,6 +302,11 @@ func place(at spot, data []byte) (bool, error) {
 // Starts says whether command, the first word of a launch, starts this agent.
 func (p *Profile) Starts(command string) bool {
 	return slices.Contains(p.Commands, filepath.Base(command))
+}
+
+// Suppressed says whether a list of SUPPRESS_AGENT_WARNINGS names this agent or all.
+func (p *Profile) Suppressed(list []string) bool {
+	return slices.Contains(list, p.Name) || slices.Contains(list, "all")
 }
 
 // Warning is the text for an agent that is being started while variables that it

@@ -205,6 +205,15 @@ func TestWarning(t *testing.T) {
 	}
 }
 
+func TestSuppressed(t *testing.T) {
+	p := claude(t)
+	for list, want := range map[string]bool{"": false, "codex": false, "codex claude": true, "all": true} {
+		if p.Suppressed(strings.Fields(list)) != want {
+			t.Errorf("%q: not %v", list, want)
+		}
+	}
+}
+
 func TestNote(t *testing.T) {
 	p := claude(t)
 	for own, head := range map[string]string{"": "# You run", "My rules": "My rules\n\n# You run", "My rules\n": "My rules\n\n# You run", "\xff\x00\n": "\xff\x00\n\n# You run"} {

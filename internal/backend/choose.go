@@ -119,3 +119,15 @@ func onThread(f func() error) error {
 	}()
 	return <-done
 }
+
+// Effective is the backend that a launch would take: the named one, or of auto the
+// first that works; bwrap where none does.
+func Effective(name string) string {
+	if name != "auto" {
+		return name
+	}
+	if name, err := Choose(Names...); err == nil {
+		return name
+	}
+	return "bwrap"
+}

@@ -34,6 +34,9 @@ func LandlockLosses(c *config.Settings, u host.User, abi int) []mountplan.Loss {
 	if c.Scalar("HOME_ACCESS") == "tmpwrite" {
 		always("HOME_ACCESS=tmpwrite: there is no temporary home, writes to it are refused")
 	}
+	if c.Bool("NESTED_SANDBOX") {
+		always("NESTED_SANDBOX: no sandbox can be made inside, landlock refuses every mount")
+	}
 	always("processes of the host show in /proc, with their command lines")
 	always("names, sizes and times of files everywhere show, and mode, owner and times of your own files can be changed")
 	always("a command that asks for a pseudo terminal (script, tmux, expect) does not get one")

@@ -96,14 +96,7 @@ func Firejail(s Session, path string, profile *firejail.Profile) (*bwrap.Session
 	if err := os.WriteFile(file, []byte(profile.Lines()), 0o600); err != nil {
 		return nil, fmt.Errorf("cannot write the profile: %w", err)
 	}
-	var b bytes.Buffer
-	for _, p := range profile.ReadOnly {
-		b.WriteString("r" + p + "\x00")
-	}
-	for _, p := range append(profile.Hidden, s.Private) {
-		b.WriteString("h" + p + "\x00")
-	}
-	protections, err := sys.Memfd("protections", b.Bytes())
+	protections, err := sys.Memfd("protections", expected(profile, s.Private))
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +153,30 @@ func fail(err error) int {
 	return cli.LaunchFailed
 }
 
-// verify looks from inside at whether each protection holds.
+// What is expected of a path: the first letter of an entry that ends in a NUL.
+const (
+	readOnly = 'r' // it is on a read-only mount
+	hidden   = 'h' // it cannot be opened or is empty
+	replaced = 'd' // followed by DEVICE:INODE: it is not this object of the host
+)
+
+func expected(p *firejail.Profile, private string) []byte {
+	var b bytes.Buffer
+	for _, path := range p.ReadOnly {
+		fmt.Fprintf(&b, "%c:%s\x00", readOnly, path)
+	}
+	for _, path := range append(p.Hidden, private) {
+		fmt.Fprintf(&b, "%c:%s\x00", hidden, path)
+	}
+	for _, path := range p.Replaced {
+		if st, err := sys.Lstat(path); err == nil {
+			fmt.Fprintf(&b, "%c%d %d:%s\x00", replaced, st.Dev, st.Ino, path)
+		}
+	}
+	return b.Bytes()
+}
+
+// verify looks from inside at whether all is as expected.
 func verify(f *os.File) error {
 	data, err := io.ReadAll(f)
 	f.Close()
@@ -168,19 +184,23 @@ func verify(f *os.File) error {
 		return err
 	}
 	for entry := range strings.SplitSeq(strings.TrimSuffix(string(data), "\x00"), "\x00") {
-		if entry == "" {
-			continue
+		what, path, ok := strings.Cut(entry, ":")
+		if !ok {
+			return fmt.Errorf("%q is no entry", entry)
 		}
-		path := entry[1:]
-		if entry[0] == 'r' {
-			ro, err := sys.ReadOnlyMount(path)
-			if err == nil && !ro {
+		switch what[0] {
+		case readOnly:
+			if ro, err := sys.ReadOnlyMount(path); err == nil && !ro {
 				return fmt.Errorf("%q can be written", path)
 			}
-			continue
-		}
-		if shown, err := showsSomething(path); err == nil && shown {
-			return fmt.Errorf("%q can be seen", path)
+		case hidden:
+			if shown, err := showsSomething(path); err == nil && shown {
+				return fmt.Errorf("%q can be seen", path)
+			}
+		case replaced:
+			if st, err := sys.Lstat(path); err == nil && what[1:] == fmt.Sprint(st.Dev, st.Ino) {
+				return fmt.Errorf("all of %q can be seen", path)
+			}
 		}
 	}
 	return nil

@@ -61,12 +61,12 @@ type Kernel struct {
 
 // spec parses the object and leaves out the variant of inode_setattr that does
 // not fit the running kernel: since 6.9 the hook has one argument more.
-func spec() (*ebpf.CollectionSpec, error) {
+func spec(cache *btf.Cache) (*ebpf.CollectionSpec, error) {
 	s, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		return nil, fmt.Errorf("built-in object: %w", err)
 	}
-	kernel, err := btf.LoadKernelSpec()
+	kernel, err := cache.Kernel()
 	if err != nil {
 		return nil, fmt.Errorf("kernel BTF: %w", err)
 	}
@@ -86,7 +86,8 @@ func spec() (*ebpf.CollectionSpec, error) {
 // beside the one that is attached already, which it then replaces: at no time is
 // none attached. entries is the size of maps that do not exist yet.
 func Open(dir string, entries uint32, settings denylist.Settings) (*Kernel, error) {
-	s, err := spec()
+	cache := btf.NewCache() // decoding the kernel's types is most of the work
+	s, err := spec(cache)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +113,7 @@ func Open(dir string, entries uint32, settings denylist.Settings) (*Kernel, erro
 		return nil, fmt.Errorf("settings: %w", err)
 	}
 	k := &Kernel{dir: dir}
-	k.coll, err = ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{MapReplacements: maps})
+	k.coll, err = ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{MapReplacements: maps, Cache: cache})
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}

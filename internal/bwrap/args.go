@@ -4,6 +4,7 @@
 package bwrap
 
 import (
+	"os"
 	"strconv"
 	"strings"
 
@@ -29,6 +30,23 @@ type Spec struct {
 	Seccomp    []byte            // filter program, an array of struct sock_filter; empty for none
 	NProc      string            // RLIMIT_NPROC of the command, empty for the caller's
 	Meanwhile  func() error      // done by Start while bwrap sets up, once; nil for nothing
+
+	ProcReadOnly []string // entries of /proc that are shown read-only; see RootProc
+}
+
+// RootProc are the entries of /proc that hold settings of the whole machine. Their
+// files belong to root, and a process of that uid writes them without any
+// capability, in a user namespace too: /proc/sys/kernel/core_pattern is run by the
+// kernel, outside. bwrap covers bus, irq and sysrq-trigger, and means to cover sys,
+// but asks access(2), which the kernel answers for the folder and not its files.
+func RootProc() []string {
+	var out []string
+	for _, name := range []string{"sys", "fs", "acpi", "scsi", "asound", "driver", "mtrr"} {
+		if _, err := os.Lstat("/proc/" + name); err == nil {
+			out = append(out, "/proc/"+name)
+		}
+	}
+	return out
 }
 
 // Descriptors of bwrap beyond standard input, output and error.
@@ -106,6 +124,9 @@ func options(s Spec) []string {
 			a = append(a, "--symlink", m.Target, m.Path)
 		case mountplan.Proc:
 			a = append(a, "--proc", m.Path)
+			for _, p := range s.ProcReadOnly {
+				a = append(a, "--ro-bind", p, p)
+			}
 		case mountplan.DevFS:
 			a = append(a, "--dev", m.Path)
 		}

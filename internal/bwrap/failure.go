@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,21 +49,22 @@ func (s *Session) failure(ws syscall.WaitStatus) error {
 	return &failure{strings.TrimSpace(string(out)), ws}
 }
 
-// transient says whether the failure is of the kind that comes of a mount table
-// that changes while bwrap reads it, and goes when tried again.
+// moving are the messages, of all versions, that come of a mount table that changes
+// between bwrap's reading it and its acting on it.
+var moving = []string{
+	"in mount table",
+	"Unable to remount",
+	"Unable to apply mount flags",
+	"Can't remount readonly",
+	"Can't stat mount",
+	"Can't parse mountinfo",
+	"Unable to mount source on destination",
+	"Can't find source path",
+}
+
+// transient says whether the failure may be gone when tried again.
 func (f *failure) transient() bool {
-	for _, t := range []string{
-		"Unable to remount",   // a mount came or went between bwrap's list and its remount
-		"Unable to find",      // … in mount table
-		"Can't remount",       //
-		"remount destination", // the wording differs between versions
-		"Unable to mount source on destination: No such file", //
-	} {
-		if strings.Contains(f.text, t) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(moving, func(m string) bool { return strings.Contains(f.text, m) })
 }
 
 // facts are what a failure's explanation depends on beside its text.
@@ -134,10 +136,8 @@ func explain(f *failure, bwrap string, host facts) error {
 		return cli.WithHint(fail("the container around forbids what bwrap does"), hintDocker)
 	case has("Unexpected capabilities"):
 		return cli.WithHint(fail("this process has capabilities without being root"), "start it without: setpriv --ambient-caps -all --inh-caps -all agent-sandbox ...")
-	case has("execvp "+InitPath) && has("Permission denied"):
-		return cli.WithHint(fail("the agent-sandbox binary cannot be executed inside"), "install it on a file system that is not mounted noexec")
 	case f.transient():
-		return cli.WithHint(fail("the host's mounts keep changing"), "try again")
+		return cli.WithHint(fail("a mount or folder of the host went away meanwhile"), "try again; agent-sandbox plan shows what is mounted")
 	default:
 		return cli.WithHint(fmt.Errorf("cannot set up the sandbox: %s", text), "agent-sandbox check; agent-sandbox plan shows the mounts")
 	}

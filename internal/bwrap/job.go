@@ -6,6 +6,7 @@ import (
 	"sync"
 	"syscall"
 
+	"agent-sandbox/internal/sandboxinit"
 	"agent-sandbox/internal/sys"
 )
 
@@ -55,26 +56,31 @@ func notify(c chan os.Signal, signals []os.Signal) {
 // signals that were pending there.
 type stops struct {
 	mu     sync.Mutex
+	n      byte // reports of the command having stopped
 	passed bool // sent on since the command was last continued
 	due    bool // it has stopped the command and not come here
 }
 
-// done says whether sig needs no passing on, and notes it otherwise.
-func (s *stops) done(sig os.Signal) bool {
-	if sig != syscall.SIGTSTP {
-		return false
-	}
+// message is what sandbox-init is told of sig, nil for nothing. It says how many
+// stops had been reported here: where there is one more by now, sig was its cause.
+func (s *stops) message(sig syscall.Signal) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	due := s.due
-	s.due, s.passed = false, true
-	return due
+	if sig == syscall.SIGTSTP {
+		due := s.due
+		s.due, s.passed = false, true
+		if due {
+			return nil
+		}
+	}
+	return []byte{sandboxinit.Forward, byte(sig), s.n}
 }
 
 // stopped notes which signal stopped the command.
 func (s *stops) stopped(sig syscall.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.n++
 	s.due = sig == syscall.SIGTSTP && !s.passed
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,48 +19,78 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if built.dir != "" {
-		os.RemoveAll(built.dir)
+	for _, l := range []*launcher{byHand, real} {
+		if l.dir != "" {
+			os.RemoveAll(l.dir)
+		}
 	}
 	os.Exit(code)
 }
 
-var built struct {
+// A launcher is a folder with a program launch, and its helpers, that every user can
+// execute.
+type launcher struct {
+	name string
+	make []string // shell, with $DIR the folder
 	sync.Once
 	dir string
 	err error
 }
 
-// build gives the path of a program of this module, built where every user can
-// execute it.
-func build(t testing.TB, name string) string {
+// byHand has no configuration and no records, and can do as on an old kernel; real
+// is the suite's own, under another name.
+var (
+	byHand = &launcher{name: "plan by hand", make: []string{"sh", "-ec", `go build -trimpath -o "$DIR" ./test/launch ./cmd/mount-guard`}}
+	real   = &launcher{name: "agent-sandbox", make: []string{"sh", "-ec", `cp -r build/. share "$DIR"; mv "$DIR/agent-sandbox" "$DIR/launch"; chmod -R a+rX "$DIR"`}}
+)
+
+func (l *launcher) folder(t testing.TB) string {
 	t.Helper()
-	built.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("/opt", "asb-run."); built.err != nil {
+	l.Do(func() {
+		if l.dir, l.err = os.MkdirTemp("/opt", "asb-run."); l.err != nil {
 			return
 		}
-		os.Chmod(built.dir, 0o755)
-		c := exec.Command("go", "build", "-trimpath", "-o", built.dir, "./test/launch", "./cmd/mount-guard")
-		c.Dir, c.Env = harness.Root(), append(os.Environ(), "CGO_ENABLED=0")
+		os.Chmod(l.dir, 0o755)
+		c := exec.Command(l.make[0], l.make[1:]...)
+		c.Dir, c.Env = harness.Root(), append(os.Environ(), "CGO_ENABLED=0", "DIR="+l.dir)
 		if out, err := c.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("%w: %s", err, out)
+			l.err = fmt.Errorf("%w: %s: run make build first", err, out)
 		}
 	})
-	if built.err != nil {
-		t.Fatal(built.err)
+	if l.err != nil {
+		t.Fatal(l.err)
 	}
-	return filepath.Join(built.dir, name)
+	return l.dir
 }
 
 // A user with a project, and how to run things in it.
-type user struct{ *harness.User }
+type user struct {
+	*harness.User
+	launcher *launcher
+}
 
-func newUser(t testing.TB) user {
-	u := user{harness.NewUser(t)}
-	build(t, "launch")
-	u.Env = append(u.Env, "GUARD="+build(t, "mount-guard"), "PATH="+built.dir+":/usr/local/bin:/usr/bin:/bin")
+func newUser(t testing.TB, l *launcher) user {
+	u := user{harness.NewUser(t), l}
+	dir := l.folder(t)
+	u.Env = append(u.Env, "GUARD="+dir+"/mount-guard", "PATH="+dir+":/usr/local/bin:/usr/bin:/bin", "SANDBOX_QUIET=true")
 	t.Cleanup(func() { u.nothingLeft(t) })
 	return u
+}
+
+// each runs a test with both launchers.
+func each(t *testing.T, f func(t *testing.T, u user)) {
+	for _, l := range []*launcher{byHand, real} {
+		t.Run(l.name, func(t *testing.T) { f(t, newUser(t, l)) })
+	}
+}
+
+// kernels are the variables to set before a command for a kernel with Landlock's
+// scopes and for one without.
+func (u user) kernels() []string {
+	if u.launcher == real {
+		return []string{""}
+	}
+	return []string{"", "OLD_KERNEL=1 "}
 }
 
 func (u user) environ() []string {
@@ -74,7 +103,7 @@ func (u user) command(args ...string) *exec.Cmd {
 		path = p
 	}
 	if path == "launch" {
-		path = build(u.T, "launch")
+		path = u.launcher.folder(u.T) + "/launch"
 	}
 	c := exec.Command(path, args[1:]...)
 	c.Dir, c.Env = u.Project, u.environ()
@@ -151,41 +180,42 @@ func (u user) signals(t testing.TB) string {
 }
 
 func TestStatus(t *testing.T) {
-	u := newUser(t)
-	u.Write("proj/plain", "not executable")
-	u.Write("proj/script", "exit 5\n")
-	u.Write("proj/lost", "#!/no/such/interpreter\n")
-	os.Chmod(u.Project+"/script", 0o755)
-	os.Chmod(u.Project+"/lost", 0o755)
-	for _, c := range []struct {
-		command []string
-		status  int
-		message string
-	}{
-		{[]string{"true"}, 0, ""},
-		{[]string{"sh", "-c", "exit 7"}, 7, ""},
-		{[]string{"sh", "-c", "exit 255"}, 255, ""},
-		{[]string{"sh", "-c", "kill -TERM $$"}, 143, ""},
-		{[]string{"sh", "-c", "kill -KILL $$"}, 137, ""},
-		{[]string{"sh", "-c", "kill -SEGV $$"}, 139, ""},
-		{[]string{"./script"}, 5, ""},
-		{[]string{"./plain"}, 126, `cannot run "./plain": not executable`},
-		{[]string{"/usr"}, 126, `cannot run "/usr": not executable`},
-		{[]string{"./lost"}, 126, `cannot run "./lost": its interpreter is not there`},
-		{[]string{"no-such-command"}, 127, `cannot run "no-such-command": no such command in the sandbox`},
-		{[]string{"./no-such-file"}, 127, `cannot run "./no-such-file": no such command`},
-		{[]string{""}, 127, `cannot run "": no such command`},
-	} {
-		r := u.run(append([]string{"launch"}, c.command...)...)
-		if r.Code != c.status || !strings.Contains(r.Stderr, c.message) || c.message == "" && r.Stderr != "" {
-			t.Errorf("%q: status %d, want %d; stderr %q, want %q", c.command, r.Code, c.status, r.Stderr, c.message)
+	each(t, func(t *testing.T, u user) {
+		u.Write("proj/plain", "not executable")
+		u.Write("proj/script", "exit 5\n")
+		u.Write("proj/lost", "#!/no/such/interpreter\n")
+		os.Chmod(u.Project+"/script", 0o755)
+		os.Chmod(u.Project+"/lost", 0o755)
+		for _, c := range []struct {
+			command []string
+			status  int
+			message string
+		}{
+			{[]string{"true"}, 0, ""},
+			{[]string{"sh", "-c", "exit 7"}, 7, ""},
+			{[]string{"sh", "-c", "exit 255"}, 255, ""},
+			{[]string{"sh", "-c", "kill -TERM $$"}, 143, ""},
+			{[]string{"sh", "-c", "kill -KILL $$"}, 137, ""},
+			{[]string{"sh", "-c", "kill -SEGV $$"}, 139, ""},
+			{[]string{"./script"}, 5, ""},
+			{[]string{"./plain"}, 126, `cannot run "./plain": not executable`},
+			{[]string{"/usr"}, 126, `cannot run "/usr": not executable`},
+			{[]string{"./lost"}, 126, `cannot run "./lost": its interpreter is not there`},
+			{[]string{"no-such-command"}, 127, `cannot run "no-such-command": no such command in the sandbox`},
+			{[]string{"./no-such-file"}, 127, `cannot run "./no-such-file": no such command`},
+			{[]string{""}, 127, `cannot run "": no such command`},
+		} {
+			r := u.run(append([]string{"launch"}, c.command...)...)
+			if r.Code != c.status || !strings.Contains(r.Stderr, c.message) || c.message == "" && r.Stderr != "" {
+				t.Errorf("%q: status %d, want %d; stderr %q, want %q", c.command, r.Code, c.status, r.Stderr, c.message)
+			}
 		}
-	}
+	})
 }
 
 // What the command gets is the caller's, to the byte, and nothing more.
 func TestInherits(t *testing.T) {
-	u := newUser(t)
+	u := newUser(t, byHand)
 	t.Run("arguments", func(t *testing.T) {
 		args := []string{"launch", "printf", "%s|", "a b", "", "'\"\n", "\xff\x01", "$HOME", "--", "*"}
 		if r := u.run(args...); r.Stdout != strings.Join(args[3:], "|")+"|" {
@@ -213,7 +243,7 @@ func TestInherits(t *testing.T) {
 		c := u.command("launch", "sh", "-c", "echo $LD_LIBRARY_PATH:$OTHER; tr '\\0' '\\n' </proc/1/environ")
 		c.Env = append(c.Env, "LD_LIBRARY_PATH=/x", "OTHER=y", "OLD_KERNEL=1") // landlock's scopes close /proc/1
 		r := harness.Finish(t, c)
-		if r.Stdout != "/x:y\nGOMAXPROCS=1\n" {
+		if r.Stdout != "/x:y\nGOMAXPROCS=1\nGOTRACEBACK=none\n" {
 			t.Errorf("got %q", r.Stdout)
 		}
 	})
@@ -232,7 +262,7 @@ __attribute__((constructor)) static void f(void) { creat("/tmp/`+u.Name+`.escape
 		}
 	})
 	t.Run("no capabilities", func(t *testing.T) {
-		for _, c := range []*exec.Cmd{u.command("launch", "grep", "Cap", "/proc/self/status"), exec.Command(build(t, "launch"), "grep", "Cap", "/proc/self/status")} {
+		for _, c := range []*exec.Cmd{u.command("launch", "grep", "Cap", "/proc/self/status"), exec.Command(byHand.folder(t)+"/launch", "grep", "Cap", "/proc/self/status")} {
 			c.Dir = u.Project
 			r := harness.Finish(t, c)
 			if strings.Count(r.Stdout, "\t0000000000000000\n") != 5 {
@@ -256,92 +286,94 @@ __attribute__((constructor)) static void f(void) { creat("/tmp/`+u.Name+`.escape
 
 // Odd states that a caller hands down change nothing and hang nothing.
 func TestOddCallers(t *testing.T) {
-	u := newUser(t)
-	const report = "grep -E 'Sig(Blk|Ign)' /proc/self/status"
-	for _, c := range []struct{ name, wrap, blocked, ignored string }{
-		{"plain", "exec launch", "0000000000000000", "0000000000000000"},
-		{"SIGCHLD ignored", `exec python3 -c 'import os,signal,sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.signal(signal.SIGPIPE, signal.SIG_DFL); signal.signal(signal.SIGXFSZ, signal.SIG_DFL); os.execvp("launch", ["launch"]+sys.argv[1:])'`, "0000000000000000", "0000000000000000"},
-		{"all blocked", `exec python3 -c 'import os,signal,sys; signal.pthread_sigmask(signal.SIG_SETMASK, range(1,65)); os.execvp("launch", ["launch"]+sys.argv[1:])'`, "0000000000000000", "0000000000000000"},
-		{"nohup", "exec nohup launch", "0000000000000000", "0000000000000001"},
-		{"background job of a script", "launch \"$@\" & wait; exit; :", "0000000000000000", "0000000000000006"},
-		{"stop signals ignored", "trap '' TSTP TTIN TTOU; exec launch", "0000000000000000", "0000000000380000"},
-	} {
-		r := u.run("sh", "-c", c.wrap+` "$@"`, "sh", "sh", "-c", report)
-		if !strings.Contains(r.Stdout, "SigBlk:\t"+c.blocked) || !strings.Contains(r.Stdout, "SigIgn:\t"+c.ignored) {
-			t.Errorf("%s: %q %q", c.name, r.Stdout, r.Stderr)
-		}
-	}
-	t.Run("closed standard descriptors", func(t *testing.T) {
-		u.Write("proj/seen", "")
-		r := u.run("bash", "-c", "launch sh -c 'ls -l /proc/self/fd >seen' <&- >&- 2>&-; echo $?; cat seen")
-		for _, fd := range []string{"0", "2"} {
-			if !strings.Contains(r.Stdout, " "+fd+" -> /dev/null\n") {
-				t.Errorf("descriptor %s: %q", fd, r.Stdout)
+	each(t, func(t *testing.T, u user) {
+		const report = "grep -E 'Sig(Blk|Ign)' /proc/self/status"
+		for _, c := range []struct{ name, wrap, blocked, ignored string }{
+			{"plain", "exec launch", "0000000000000000", "0000000000000000"},
+			{"SIGCHLD ignored", `exec python3 -c 'import os,signal,sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.signal(signal.SIGPIPE, signal.SIG_DFL); signal.signal(signal.SIGXFSZ, signal.SIG_DFL); os.execvp("launch", ["launch"]+sys.argv[1:])'`, "0000000000000000", "0000000000000000"},
+			{"all blocked", `exec python3 -c 'import os,signal,sys; signal.pthread_sigmask(signal.SIG_SETMASK, range(1,65)); os.execvp("launch", ["launch"]+sys.argv[1:])'`, "0000000000000000", "0000000000000000"},
+			{"nohup", "exec nohup launch", "0000000000000000", "0000000000000001"},
+			{"background job of a script", "launch \"$@\" & wait; exit; :", "0000000000000000", "0000000000000006"},
+			{"stop signals ignored", "trap '' TSTP TTIN TTOU; exec launch", "0000000000000000", "0000000000380000"},
+		} {
+			r := u.run("sh", "-c", c.wrap+` "$@"`, "sh", "sh", "-c", report)
+			if !strings.Contains(r.Stdout, "SigBlk:\t"+c.blocked) || !strings.Contains(r.Stdout, "SigIgn:\t"+c.ignored) {
+				t.Errorf("%s: %q %q", c.name, r.Stdout, r.Stderr)
 			}
 		}
-		if !strings.HasPrefix(r.Stdout, "0\n") {
-			t.Errorf("got %q %q", r.Stdout, r.Stderr)
-		}
-	})
-	t.Run("small limits", func(t *testing.T) {
-		r := u.run("bash", "-c", "ulimit -n 64; ulimit -c 0; ulimit -s 512; launch sh -c 'ulimit -n; ulimit -s'")
-		if r.Stdout != "64\n512\n" {
-			t.Errorf("got %q %q", r.Stdout, r.Stderr)
-		}
-	})
-	t.Run("the command's closed output is closed", func(t *testing.T) {
-		r := u.run("bash", "-c", "{ launch sh -c 'exec >/dev/null; echo >&2 closed; sleep 20' & echo $! >pid; } | cat; kill $(cat pid)")
-		if !strings.Contains(r.Stderr, "closed") {
-			t.Errorf("got %q", r.Stderr)
-		}
+		t.Run("closed standard descriptors", func(t *testing.T) {
+			u.Write("proj/seen", "")
+			r := u.run("bash", "-c", "launch sh -c 'ls -l /proc/self/fd >seen' <&- >&- 2>&-; echo $?; cat seen")
+			for _, fd := range []string{"0", "2"} {
+				if !strings.Contains(r.Stdout, " "+fd+" -> /dev/null\n") {
+					t.Errorf("descriptor %s: %q", fd, r.Stdout)
+				}
+			}
+			if !strings.HasPrefix(r.Stdout, "0\n") {
+				t.Errorf("got %q %q", r.Stdout, r.Stderr)
+			}
+		})
+		t.Run("small limits", func(t *testing.T) {
+			r := u.run("bash", "-c", "ulimit -n 64; ulimit -c 0; ulimit -s 512; launch sh -c 'ulimit -n; ulimit -s'")
+			if r.Stdout != "64\n512\n" {
+				t.Errorf("got %q %q", r.Stdout, r.Stderr)
+			}
+		})
+		t.Run("the command's closed output is closed", func(t *testing.T) {
+			r := u.run("bash", "-c", "{ launch sh -c 'exec >/dev/null; echo >&2 closed; sleep 20' & echo $! >pid; } | cat; kill $(cat pid)")
+			if !strings.Contains(r.Stderr, "closed") {
+				t.Errorf("got %q", r.Stderr)
+			}
+		})
 	})
 }
 
 func TestSignalsToTheLauncher(t *testing.T) {
-	u := newUser(t)
-	script := u.signals(t)
-	for _, group := range []string{"", "own-group"} {
-		t.Run("command "+group, func(t *testing.T) {
-			term := harness.NewTerm(t, u.command("bash", "--norc", "-i"))
-			term.Expect("@ ")
-			term.Type("stty -echo; launch python3 " + script + " " + group + "; echo \"status $?\"\n")
-			term.Expect("ready")
-			launcher := u.pid("launch")
-			for _, s := range []struct {
-				sig  syscall.Signal
-				name string
-			}{{syscall.SIGINT, "SIGINT"}, {syscall.SIGTERM, "SIGTERM"}, {syscall.SIGHUP, "SIGHUP"}, {syscall.SIGQUIT, "SIGQUIT"}, {syscall.SIGUSR1, "SIGUSR1"}, {syscall.SIGUSR2, "SIGUSR2"}} {
-				for _, to := range []int{launcher, -launcher} {
-					syscall.Kill(to, s.sig)
-					if got := heard(term); got != s.name {
-						t.Errorf("%s to %d: the command got %q", s.name, to, got)
+	each(t, func(t *testing.T, u user) {
+		script := u.signals(t)
+		for _, group := range []string{"", "own-group"} {
+			t.Run("command "+group, func(t *testing.T) {
+				term := harness.NewTerm(t, u.command("bash", "--norc", "-i"))
+				term.Expect("@ ")
+				term.Type("stty -echo; launch python3 " + script + " " + group + "; echo \"status $?\"\n")
+				term.Expect("ready")
+				launcher := u.pid("launch")
+				for _, s := range []struct {
+					sig  syscall.Signal
+					name string
+				}{{syscall.SIGINT, "SIGINT"}, {syscall.SIGTERM, "SIGTERM"}, {syscall.SIGHUP, "SIGHUP"}, {syscall.SIGQUIT, "SIGQUIT"}, {syscall.SIGUSR1, "SIGUSR1"}, {syscall.SIGUSR2, "SIGUSR2"}} {
+					for _, to := range []int{launcher, -launcher} {
+						syscall.Kill(to, s.sig)
+						if got := heard(term); got != s.name {
+							t.Errorf("%s to %d: the command got %q", s.name, to, got)
+						}
 					}
 				}
-			}
-			if group == "" {
-				term.Type("\x03")
-				if got := heard(term); got != "SIGINT" {
-					t.Errorf("Ctrl-C: the command got %q", got)
+				if group == "" {
+					term.Type("\x03")
+					if got := heard(term); got != "SIGINT" {
+						t.Errorf("Ctrl-C: the command got %q", got)
+					}
+					term.Type("\x1c")
+					if got := heard(term); got != "SIGQUIT" {
+						t.Errorf("Ctrl-\\: the command got %q", got)
+					}
+					term.Resize(33, 99)
+					if got := heard(term); got != "SIGWINCH" {
+						t.Errorf("resize: the command got %q", got)
+					}
+					term.Type("size\n")
+					term.Expect("size 33 99")
 				}
-				term.Type("\x1c")
-				if got := heard(term); got != "SIGQUIT" {
-					t.Errorf("Ctrl-\\: the command got %q", got)
+				if group == "" {
+					term.Type("end\n")
+				} else {
+					syscall.Kill(u.pid("python3"), syscall.SIGKILL)
 				}
-				term.Resize(33, 99)
-				if got := heard(term); got != "SIGWINCH" {
-					t.Errorf("resize: the command got %q", got)
-				}
-				term.Type("size\n")
-				term.Expect("size 33 99")
-			}
-			if group == "" {
-				term.Type("end\n")
-			} else {
-				syscall.Kill(u.pid("python3"), syscall.SIGKILL)
-			}
-			term.Expect("status")
-		})
-	}
+				term.Expect("status")
+			})
+		}
+	})
 }
 
 // heard asks the command what it got: after a pause in which a second delivery

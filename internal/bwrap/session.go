@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +31,8 @@ type Session struct {
 	MountNS    uint64   // inode of the mount namespace
 	PIDNS      uint64   // inode of the pid namespace
 
-	control int      // socket to sandbox-init
-	pidfd   int      // of bwrap
-	initfd  *os.File // pidfd of sandbox-init
+	control int // socket to sandbox-init
+	pidfd   int // of bwrap
 	signals chan os.Signal
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
@@ -55,9 +55,11 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 //
 // From here on the signals that end, stop or inform a program are caught, and
 // Session.Wait passes them on. Every descriptor of the launcher above 2 becomes
-// close-on-exec, those its caller left open included. It must be called on the main
-// thread: main locks it in an init function (runtime.LockOSThread).
+// close-on-exec, those its caller left open included.
 func Start(spec Spec) (*Session, error) {
+	// From here on the launcher waits. With one processor the runtime lets go of
+	// it as soon as a thread blocks, and does not look every 20 µs whether it should.
+	runtime.GOMAXPROCS(1)
 	signals := catch()
 	if spec.Meanwhile != nil {
 		spec.Meanwhile = sync.OnceValue(spec.Meanwhile)
@@ -75,11 +77,6 @@ func Start(spec Spec) (*Session, error) {
 }
 
 func start(spec Spec, signals chan os.Signal) (*Session, error) {
-	// The death signal is tied to the thread that forks, and only the first one
-	// lives as long as the process.
-	if syscall.Gettid() != syscall.Getpid() {
-		return nil, errors.New("bwrap must be started from the main thread")
-	}
 	opts := options(spec)
 	if n := len(opts); n > maxArgs-10 {
 		return nil, cli.WithHint(fmt.Errorf("cannot start bwrap: %d mounts make %d arguments, it takes %d", len(spec.Mounts), n, maxArgs),
@@ -98,7 +95,7 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		// The command's environment goes to sandbox-init in a file. Here a
 		// variable such as LD_PRELOAD would act outside the sandbox, from a folder
 		// that an agent may write to, and any would show in pid 1's environ.
-		Env:       []string{"GOMAXPROCS=1"}, // of sandbox-init: it starts faster
+		Env:       []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}, // sandbox-init starts faster, and dies silently
 		Command:   sandboxinit.Command{NProc: spec.NProc, Env: spec.Env, Args: spec.Command},
 		Before:    []*os.File{fdArgs - 3: args, fdSeccomp - 3: seccomp, fdInfo - 3: info},
 		DieWithUs: true,
@@ -135,13 +132,12 @@ type Program struct {
 // StartProgram is Start for a backend that has no pid namespace of its own, or none
 // that the caller may look at: InitPID, MountNS and PIDNS of the session stay 0.
 func StartProgram(p Program) (*Session, error) {
-	s, err := p.start(catch(), nil, func(s *Session, m *sys.Message) (err error) {
+	s, err := p.start(catch(), nil, func(s *Session, m *sys.Message) error {
 		s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
 		if m != nil {
 			s.Supervisor = m.PID
-			s.initfd, err = sys.PidfdOpen(m.PID)
 		}
-		return err
+		return nil
 	})
 	var f *failure
 	if errors.As(err, &f) {
@@ -227,9 +223,12 @@ func (p Program) start(signals chan os.Signal, meanwhile func() error, found fun
 	if p.DieWithUs {
 		attr.Pdeathsig = syscall.SIGKILL
 	}
-	mask := sys.SetSigMask(sys.AllSignals())
-	pid, err := syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Dir: p.Dir, Env: p.Env, Files: fds, Sys: attr})
-	sys.SetSigMask(mask)
+	var pid int
+	onLastingThread(func() {
+		mask := sys.SetSigMask(sys.AllSignals())
+		pid, err = syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Dir: p.Dir, Env: p.Env, Files: fds, Sys: attr})
+		sys.SetSigMask(mask)
+	})
 	syscall.Close(theirs)
 	if err != nil {
 		syscall.Close(ours)
@@ -246,6 +245,19 @@ func (p Program) start(signals chan os.Signal, meanwhile func() error, found fun
 	return s, nil
 }
 
+// onLastingThread runs f on a thread that lives as long as the process: the death
+// signal of a child is tied to the thread that forked it.
+func onLastingThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		f()
+		close(done)
+		select {}
+	}()
+	<-done
+}
+
 // terminalOr is the first of the caller's descriptors that is a terminal.
 func terminalOr(other uintptr) uintptr {
 	for _, fd := range []int{1, 0, 2} {
@@ -256,8 +268,8 @@ func terminalOr(other uintptr) uintptr {
 	return other
 }
 
-// awaitReady does what can be done meanwhile, and returns when sandbox-init has reported, bwrap has ended, or a signal
-// came that ends a program.
+// awaitReady does what can be done meanwhile, and returns when sandbox-init has
+// reported, bwrap has ended, or a signal came that ends a program.
 func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile func() error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
@@ -303,13 +315,13 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile
 		}
 		return s.failure(ws)
 	}
-	if failed != nil {
-		s.end()
-		return failed
-	}
 	if err := found(s, &m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
+	}
+	if failed != nil {
+		s.end()
+		return failed
 	}
 	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
@@ -350,9 +362,6 @@ func (s *Session) identify(m sys.Message) error {
 		return fmt.Errorf("process %d has parent %d, not %d", m.PID, st.PPID, s.InitPID)
 	}
 	s.Supervisor = m.PID
-	if s.initfd, err = sys.PidfdOpen(m.PID); err != nil {
-		return err
-	}
 	pid := strconv.Itoa(s.InitPID)
 	if s.MountNS, err = sys.NSInode(pid, "mnt"); err != nil {
 		return err
@@ -384,10 +393,8 @@ func (s *Session) Wait() int {
 		for {
 			select {
 			case sig := <-s.signals:
-				if !s.stops.done(sig) {
-					// In the moment in which it forks sandbox-init can itself be stopped.
-					sys.PidfdSignal(s.initfd, syscall.SIGCONT)
-					sys.Send(s.control, []byte{sandboxinit.Forward, byte(sig.(syscall.Signal))})
+				if m := s.stops.message(sig.(syscall.Signal)); m != nil {
+					sys.Send(s.control, m)
 				}
 			case <-done:
 				return
@@ -417,9 +424,11 @@ func (s *Session) listen() {
 		if err != nil || len(m.Data) == 0 {
 			return
 		}
-		// Of several reports only the last is still true.
-		if len(m.Data) == 2 && m.Data[0] == sandboxinit.Stopped && !sys.Readable(s.control) {
-			s.stops.stopped(syscall.Signal(m.Data[1]))
+		if len(m.Data) != 2 || m.Data[0] != sandboxinit.Stopped {
+			continue
+		}
+		s.stops.stopped(syscall.Signal(m.Data[1]))
+		if !sys.Readable(s.control) { // of several reports only the last is still true
 			stop(s.owns)
 			s.stops.continued()
 			sys.Send(s.control, []byte{sandboxinit.Resume})

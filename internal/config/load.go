@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,9 @@ import (
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/record"
 )
+
+// messageMax is how many lines of what files wrote to standard error become warnings.
+const messageMax = 20
 
 // AdminDir is the folder of the admin's sandbox.conf. It is fixed at build time
 // (a build may set it with -X); nothing in the environment moves it.
@@ -66,7 +70,7 @@ func Load(ctx context.Context, req Request) (*Result, error) {
 	}
 	if admin != nil {
 		r.Files = append(r.Files, admin.path)
-		if err := st.run(ctx, []*file{admin}, true); err != nil {
+		if err := st.runAdmin(ctx, admin); err != nil {
 			return nil, err
 		}
 	}
@@ -80,7 +84,7 @@ func Load(ctx context.Context, req Request) (*Result, error) {
 		r.Files = append(r.Files, f.path)
 	}
 	if len(files) > 0 {
-		if err := st.run(ctx, files, false); err != nil {
+		if err := st.run(ctx, files, req.Home); err != nil {
 			return nil, err
 		}
 	}
@@ -185,9 +189,29 @@ func newState(r *Result) *state {
 			st.values[v.Name] = append(st.values[v.Name], elem{Entry: Entry{d, Origin{Layer: "default"}}, raw: d})
 		}
 	}
-	home := filepath.Clean(r.req.Home)
-	st.values["ALLOWED_PROJECT_PARENTS"] = []elem{{Entry: Entry{home, Origin{Layer: "default"}}, raw: home}}
+	st.values["ALLOWED_PROJECT_PARENTS"] = defaultParent(r.req.Home)
 	return st
+}
+
+func defaultParent(home string) []elem {
+	home = filepath.Clean(home)
+	return []elem{{Entry: Entry{home, Origin{Layer: "default"}}, raw: home}}
+}
+
+// runAdmin runs the admin's file. HOME is the user's to set: what the admin says
+// of homes is meant of the one in the user database, the default that it may add
+// to included.
+func (st *state) runAdmin(ctx context.Context, f *file) error {
+	const parents = "ALLOWED_PROJECT_PARENTS"
+	home := cmp.Or(st.r.req.PasswdHome, st.r.req.Home)
+	st.values[parents] = defaultParent(home)
+	if err := st.run(ctx, []*file{f}, home); err != nil {
+		return err
+	}
+	if len(st.pinned[parents]) == 0 {
+		st.values[parents] = defaultParent(st.r.req.Home)
+	}
+	return nil
 }
 
 func (st *state) warn(o Origin, name, format string, args ...any) {
@@ -215,10 +239,10 @@ func (o Origin) String() string {
 
 // run sources files and takes their values over. In the admin's own bash the
 // scalars are not set, so that one that it sets to the default is seen to be set.
-func (st *state) run(ctx context.Context, files []*file, admin bool) error {
+func (st *state) run(ctx context.Context, files []*file, home string) error {
 	start := make(map[string][]string, len(Vars))
 	for _, v := range Vars {
-		if admin && v.Type != Array {
+		if files[0].layer == "admin" && v.Type != Array {
 			continue
 		}
 		for _, e := range st.values[v.Name] {
@@ -226,11 +250,6 @@ func (st *state) run(ctx context.Context, files []*file, admin bool) error {
 		}
 	}
 	req := st.r.req
-	home := req.Home
-	if admin && req.PasswdHome != "" {
-		// HOME is the user's to set; what the admin says of homes is meant of the real one.
-		home = req.PasswdHome
-	}
 	env := []string{"HOME=" + home, "LC_ALL=C", "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"}
 	if req.User != "" {
 		env = append(env, "USER="+req.User, "LOGNAME="+req.User)
@@ -246,6 +265,9 @@ func (st *state) run(ctx context.Context, files []*file, admin bool) error {
 	}
 	for _, name := range a.names {
 		st.unknown(files, name)
+	}
+	if more := len(messages) - messageMax; more > 0 {
+		messages = append(messages[:messageMax], fmt.Sprintf("%s: %d more lines of output", files[0], more))
 	}
 	st.warnings = append(st.warnings, messages...)
 	return nil

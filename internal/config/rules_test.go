@@ -141,6 +141,20 @@ func TestAllowedProjectParentsNarrowOnly(t *testing.T) {
 	}
 }
 
+// HOME is the user's to set: where the admin adds to the default, that is the
+// home of the user database.
+func TestHomeDoesNotWidenTheAdminsParents(t *testing.T) {
+	h := newHome(t)
+	h.req.PasswdHome = "/home/real"
+	h.admin("PRIVATE_TMP=true\n")
+	h.load().list(t, "ALLOWED_PROJECT_PARENTS", h.dir)
+	h.admin("ALLOWED_PROJECT_PARENTS+=(/data)\n")
+	h.write("sandbox.conf", "ALLOWED_PROJECT_PARENTS+=(\"$HOME\")\n")
+	r := h.load()
+	r.list(t, "ALLOWED_PROJECT_PARENTS", "/home/real", "/data")
+	r.warned(t, h.dir, "administrator")
+}
+
 func TestAdminHomeReadonlyStaysReadonly(t *testing.T) {
 	h := newHome(t)
 	writeFile(t, filepath.Join(h.dir, ".tool/x/f"), "")

@@ -10,6 +10,9 @@ import (
 	"agent-sandbox/internal/config"
 )
 
+// Own are the variables that tell a command of its sandbox (agent-sandbox(1)).
+var Own = []string{"SANDBOX_ACTIVE", "SANDBOX_BACKEND", "SANDBOX_PROJECT_DIR", "SANDBOX_SESSION"}
+
 // Filter splits environ ("K=V", as os.Environ has it) into what the sandbox gets
 // and the names that were removed, sorted and each once.
 //
@@ -17,7 +20,8 @@ import (
 // ALLOWED_ENV_VARS does not; what the admin lists in the first two is removed
 // all the same. Of a name that comes twice the first counts, as for getenv(3).
 // What is not of the form K=V is removed. SANDBOX_ENV is set on top, the last of
-// a name counting.
+// a name counting. Variables that the launcher sets itself (Own) are left out of
+// both: inside another sandbox the environment has that one's.
 func Filter(environ []string, s *config.Settings) (kept, removed []string) {
 	allowed := set(s.Strings("ALLOWED_ENV_VARS"))
 	names, patterns := set(s.Strings("BLOCKED_ENV_VARS")), s.Strings("BLOCKED_ENV_PATTERNS")
@@ -33,6 +37,9 @@ func Filter(environ []string, s *config.Settings) (kept, removed []string) {
 	var order []string
 	for _, e := range s.Strings("SANDBOX_ENV") {
 		name, value, _ := strings.Cut(e, "=")
+		if slices.Contains(Own, name) {
+			continue
+		}
 		if _, ok := own[name]; !ok {
 			order = append(order, name)
 		}
@@ -42,7 +49,7 @@ func Filter(environ []string, s *config.Settings) (kept, removed []string) {
 	seen := map[string]bool{}
 	for _, e := range environ {
 		name, _, ok := strings.Cut(e, "=")
-		if !ok || name == "" || seen[name] {
+		if !ok || name == "" || seen[name] || slices.Contains(Own, name) {
 			continue
 		}
 		seen[name] = true

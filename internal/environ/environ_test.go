@@ -1,11 +1,14 @@
 package environ
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"agent-sandbox/internal/config"
+	"agent-sandbox/test/harness"
 )
 
 // settings are those of the given lists, the defaults for the rest.
@@ -62,6 +65,13 @@ func TestOddEnvironments(t *testing.T) {
 	}
 }
 
+func TestTheLaunchersOwnVariables(t *testing.T) {
+	kept, removed := Filter([]string{"SANDBOX_SESSION=outer", "SANDBOX_QUIET=1", "SANDBOX_ACTIVE=1"}, settings(map[string]string{"SANDBOX_ENV": "SANDBOX_PROJECT_DIR=/x A=1"}))
+	if !slices.Equal(kept, []string{"SANDBOX_QUIET=1", "A=1"}) || len(removed) > 0 {
+		t.Errorf("kept %q, removed %q", kept, removed)
+	}
+}
+
 func TestMatch(t *testing.T) {
 	for _, c := range []struct {
 		pattern, name string
@@ -97,4 +107,32 @@ func FuzzMatch(f *testing.F) {
 			t.Fatalf("%q matches %q, but not with a star before it", pattern, name)
 		}
 	})
+}
+
+// What the admin blocks is removed although a user allows it; a default that the
+// user allows is kept.
+func TestAdminsBlocksBeatAllowed(t *testing.T) {
+	harness.Need(t, os.Getuid() == 0, "an admin layer belongs to root")
+	dir, err := os.MkdirTemp("/opt", "asb-admin.")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := config.AdminDir
+	config.AdminDir = dir
+	t.Cleanup(func() { config.AdminDir = was; os.RemoveAll(dir) })
+	os.Chmod(dir, 0o755)
+	home := t.TempDir()
+	conf := filepath.Join(home, ".config/agent-sandbox/sandbox.conf")
+	os.MkdirAll(filepath.Dir(conf), 0o755)
+	os.WriteFile(filepath.Join(dir, "sandbox.conf"), []byte("BLOCKED_ENV_VARS+=(CORP_ID)\nBLOCKED_ENV_PATTERNS+=('CORP_K*')\n"), 0o644)
+	os.WriteFile(conf, []byte("ALLOWED_ENV_VARS+=(CORP_ID CORP_KEY GITHUB_TOKEN)\n"), 0o644)
+	r, err := config.Load(t.Context(), config.Request{Home: home, PasswdHome: home, UID: os.Getuid(), ProjectDir: home + "/p",
+		Getenv: func(string) string { return "" }, AgentsDir: "../../share/agents"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, removed := Filter([]string{"CORP_ID=1", "CORP_KEY=2", "GITHUB_TOKEN=3"}, r.Settings)
+	if !slices.Equal(kept, []string{"GITHUB_TOKEN=3"}) || !slices.Equal(removed, []string{"CORP_ID", "CORP_KEY"}) {
+		t.Errorf("kept %q, removed %q", kept, removed)
+	}
 }

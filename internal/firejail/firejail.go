@@ -34,9 +34,10 @@ type Spec struct {
 type Profile struct {
 	Options []Option
 	Losses  []mountplan.Loss
-	// ReadOnly and Hidden are the protections, for a look from inside at whether
-	// they hold: firejail passes over lines that it does not understand.
-	ReadOnly, Hidden []string
+	// ReadOnly and Hidden are the protections, and Replaced the folders that show
+	// only parts of themselves, for a look from inside at whether that is so:
+	// firejail passes over lines that it does not understand.
+	ReadOnly, Hidden, Replaced []string
 }
 
 // An Option is one of firejail(1) and firejail-profile(5).
@@ -240,6 +241,7 @@ func (b *builder) top() error {
 		if err := b.whitelist(parts[t]); err != nil {
 			return err
 		}
+		b.out.Replaced = append(b.out.Replaced, t)
 	}
 	if run := fmt.Sprintf("/run/user/%d", b.s.UID); b.exists(run) {
 		b.add("blacklist", run)
@@ -286,6 +288,7 @@ func (b *builder) homeBase() error {
 		if err := b.whitelist(inside); err != nil {
 			return err
 		}
+		b.out.Replaced = append(b.out.Replaced, b.home)
 	}
 	return nil
 }

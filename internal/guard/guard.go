@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -41,7 +42,7 @@ type Guard struct {
 	root      int // O_PATH: the session's / as its pid 1 has it
 	mountinfo *os.File
 	inotify   *sys.Inotify // nil: none to be had
-	watches   map[int]names
+	watches   map[int]*folder
 	signals   int // readable after SIGUSR1
 
 	// said is, by plan path, what the log last said of it: an unchanged state is
@@ -54,12 +55,10 @@ type Guard struct {
 	narrowed map[int]bool
 }
 
-type names map[string]bool
-
 // New prepares to guard the session that the record describes. signals becomes
 // readable with each SIGUSR1.
 func New(reg *session.Registry, id string, log *Log, signals int) (*Guard, error) {
-	g := &Guard{reg: reg, id: id, log: log, signals: signals, watches: map[int]names{}, said: map[string]string{}, at: map[int]string{}, narrowed: map[int]bool{}}
+	g := &Guard{reg: reg, id: id, log: log, signals: signals, watches: map[int]*folder{}, said: map[string]string{}, at: map[int]string{}, narrowed: map[int]bool{}}
 	var err error
 	if g.rec, err = reg.Read(id); err != nil {
 		return nil, fmt.Errorf("cannot read the session record: %w", err)
@@ -74,9 +73,6 @@ func New(reg *session.Registry, id string, log *Log, signals int) (*Guard, error
 	}
 	if !g.rec.Sandbox.Alive() {
 		return nil, errors.New("the sandbox has ended")
-	}
-	if !g.Off() {
-		g.watch()
 	}
 	return g, nil
 }
@@ -95,7 +91,8 @@ func (g *Guard) setting(name string) string {
 
 // Run guards until the session's namespace is gone.
 func (g *Guard) Run() error {
-	g.log.line(info, "guarding %d mounts of session %s", len(g.rec.Mounts), g.id)
+	// The command does not wait for this: what happened since the launch, the check finds.
+	g.watch()
 	g.check()
 	for {
 		// Watching costs nothing until something happens; what loading left of
@@ -119,14 +116,9 @@ func (g *Guard) wait() error {
 		} else {
 			timeout = retryEvery
 		}
-		// While a reload applies: until its marker or its process goes.
-		reloader, until, resting := g.reg.Reloading(g.id)
-		if resting {
-			if f, err := reloader.Open(); err == nil {
-				defer f.Close()
-				fds = append(fds, int(f.Fd()))
-			}
-			timeout = max(0, time.Until(until))
+		if reloader, until, resting := g.reg.Reloading(g.id); resting {
+			g.rest(reloader, until)
+			return nil
 		}
 		ready, changed, err := sys.WaitChange(fds, int(g.mountinfo.Fd()), timeout)
 		if err != nil {
@@ -145,21 +137,52 @@ func (g *Guard) wait() error {
 				return err
 			}
 			for _, e := range events {
-				relevant = relevant || e.Lost || e.Name == "" || g.watches[e.WD][e.Name]
+				relevant = relevant || g.concerns(e)
 			}
-		}
-		if resting {
-			if _, _, still := g.reg.Reloading(g.id); still {
-				continue
-			}
-			// The reloader may have been killed before it told us.
-			g.reload()
-			return nil
 		}
 		if relevant || g.inotify == nil {
 			return nil
 		}
 	}
+}
+
+// rest waits while a reload applies: until its marker or its process goes, or its
+// time is up.
+func (g *Guard) rest(reloader session.Proc, until time.Time) {
+	gone, err := reloader.Open()
+	if err != nil {
+		return
+	}
+	defer gone.Close()
+	fds := []int{int(gone.Fd())}
+	in, err := sys.NewInotify()
+	if err == nil {
+		defer in.Close()
+		if dir, err := sys.OpenPathBelow(sys.AtCwd, g.reg.Path); err == nil {
+			in.Watch(dir, true)
+			syscall.Close(dir)
+		}
+		fds = append(fds, in.FD())
+	}
+	for {
+		// After the watch, so that an end in between is not missed.
+		if p, _, still := g.reg.Reloading(g.id); !still || p != reloader {
+			break
+		}
+		timeout := max(0, time.Until(until))
+		if in == nil {
+			timeout = min(timeout, retryEvery)
+		}
+		ready, _, err := sys.WaitChange(fds, -1, timeout)
+		if err != nil || ready[0] {
+			break
+		}
+		if in != nil && ready[1] {
+			in.Read()
+		}
+	}
+	// The reloader may have been killed before it told us.
+	g.reload()
 }
 
 // reload reads the record anew; one that does not validate changes nothing.
@@ -225,24 +248,23 @@ func (g *Guard) check() {
 	defer done()
 	// What a reload changed since the comparison is in the record before its
 	// lock goes: a revoked path must not be made writable again.
-	if rec, err := g.reg.Read(g.id); err == nil && rec.Sandbox == g.rec.Sandbox && rec.MountNS == g.rec.MountNS {
+	if rec, err := g.reg.Read(g.id); err == nil && rec.Sandbox == g.rec.Sandbox && rec.MountNS == g.rec.MountNS && !reflect.DeepEqual(rec, g.rec) {
 		g.rec = rec
+		if found, err = g.compare(); err != nil {
+			return
+		}
 	}
 	// Twice: a folder that is bound anew brings its protections along, and what
 	// lies below it is compared with the new one then.
 	failed := map[string]string{}
-	for range 2 {
-		if found, err = g.compare(); err != nil || len(found) == 0 {
-			break
-		}
+	for i := 0; i < 2 && err == nil && len(found) > 0; i++ {
 		g.repair(found, failed)
 		// Our own mounts are no news.
 		sys.WaitChange(nil, int(g.mountinfo.Fd()), 0)
+		found, err = g.compare()
 	}
-	if left, err := g.compare(); err == nil {
-		for _, f := range left {
-			g.say(f, fault, "cannot be put back now, tried again on the next change: "+f.why+": "+failed[f.op.Path])
-		}
+	for _, f := range found {
+		g.say(f, fault, "cannot be put back now, tried again on the next change: "+f.why+": "+failed[f.op.Path])
 	}
 }
 

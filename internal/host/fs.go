@@ -94,7 +94,7 @@ func (f *FS) Lstat(path string) (mountplan.Info, error) {
 	if err != nil {
 		return mountplan.Info{}, err
 	}
-	info := mountplan.Info{Device: st.IsDevice(), UID: st.UID, Dev: st.Dev, Ino: st.Ino, Nlink: st.Nlink, Size: st.Size}
+	info := mountplan.Info{Device: st.IsDevice(), Socket: st.IsSocket(), UID: st.UID, Dev: st.Dev, Ino: st.Ino, Nlink: st.Nlink, Size: st.Size}
 	switch {
 	case st.IsRegular():
 		info.Type = mountplan.Regular

@@ -140,3 +140,21 @@ func TestScopesLetSignalsIn(t *testing.T) {
 		t.Errorf("ended by %v", s)
 	}
 }
+
+// TestScopesUnsupported: an older kernel is told from a failure, and where scopes are
+// wanted only if they can be had nothing fails.
+func TestScopesUnsupported(t *testing.T) {
+	abi, err := landlock.ABI()
+	if err != nil || abi >= landlock.ScopesABI {
+		t.Logf("version %d has scopes; the virtual machine's kernel has none", abi)
+		return
+	}
+	done := make(chan [2]error)
+	go func() {
+		runtime.LockOSThread()
+		done <- [2]error{landlock.RestrictScopes(), landlock.RestrictWhereScoped()}
+	}()
+	if e := <-done; !errors.Is(e[0], landlock.ErrUnsupported) || e[1] != nil {
+		t.Errorf("%v, %v", e[0], e[1])
+	}
+}

@@ -80,18 +80,27 @@ func (r *run) admit(name string, losses []mountplan.Loss) error {
 	return backend.Refused(name, losses)
 }
 
-// supervised lets the command of a started session run, and waits.
-func (r *run) supervised(s *bwrap.Session, err error) (int, error) {
-	if err != nil {
-		return 0, err
-	}
-	r.banner()
-	if err := s.Go(); err != nil {
-		s.Kill()
-		s.Wait()
-		return 0, err
-	}
-	return s.Wait(), nil
+// unlisted starts a session that gets no record, lets its command run, and waits.
+// plan has the placeholders that the backend needs.
+func (r *run) unlisted(name string, plan *mountplan.Plan, s backend.Session, start func(backend.Session) (*bwrap.Session, error)) (int, error) {
+	return r.registered(plan, func(session.Here, []string) (int, error) {
+		if err := r.reg.WriteUnlisted(session.Unlisted{ID: r.id, Backend: name, Project: r.Project}); err != nil {
+			return 0, err
+		}
+		s.Private = r.reg.DataDir(r.id)
+		s.Env = append(s.Env, "SANDBOX_SESSION="+r.id)
+		running, err := start(s)
+		if err != nil {
+			return 0, err
+		}
+		r.banner()
+		if err := running.Go(); err != nil {
+			running.Kill()
+			running.Wait()
+			return 0, err
+		}
+		return running.Wait(), nil
+	})
 }
 
 func (r *run) landlock(stdout io.Writer) (int, error) {
@@ -129,11 +138,7 @@ func (r *run) landlock(stdout io.Writer) (int, error) {
 		}
 		return cli.OK, nil
 	}
-	return r.registered(&mountplan.Plan{}, func(session.Here, []string) (int, error) {
-		s.Private = r.reg.DataDir(r.id)
-		s.Env = append(s.Env, "SANDBOX_SESSION="+r.id)
-		return r.supervised(backend.Landlock(s, rules))
-	})
+	return r.unlisted("landlock", &mountplan.Plan{}, s, func(s backend.Session) (*bwrap.Session, error) { return backend.Landlock(s, rules) })
 }
 
 func (r *run) firejail(stdout io.Writer) (int, error) {
@@ -163,11 +168,7 @@ func (r *run) firejail(stdout io.Writer) (int, error) {
 		fmt.Fprintln(stdout, backend.FirejailLine(s, path, profile))
 		return cli.OK, nil
 	}
-	return r.registered(r.Plan, func(session.Here, []string) (int, error) {
-		s.Private = r.reg.DataDir(r.id)
-		s.Env = append(s.Env, "SANDBOX_SESSION="+r.id)
-		return r.supervised(backend.Firejail(s, path, profile))
-	})
+	return r.unlisted("firejail", r.Plan, s, func(s backend.Session) (*bwrap.Session, error) { return backend.Firejail(s, path, profile) })
 }
 
 func quoted(paths []string) string {

@@ -123,6 +123,7 @@ func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []
 	defer r.reg.Close()
 	others, _ := session.Existing(r.User)
 	others = slices.DeleteFunc(others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
+	bwrap.Catch() // from here on there is something to take away again
 	if r.id, err = r.reg.NewSession(); err != nil {
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
@@ -209,6 +210,9 @@ func (r *run) spec() (bwrap.Spec, error) {
 	s := r.settings()
 	spec := bwrap.Spec{Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
 		PrivateIPC: s.Bool("PRIVATE_IPC"), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
+	if r.User.UID == 0 {
+		spec.ProcReadOnly = bwrap.RootProc()
+	}
 	var err error
 	if spec.Bwrap, err = bwrap.Find(); err != nil {
 		return spec, err
@@ -233,7 +237,7 @@ func (r *run) spec() (bwrap.Spec, error) {
 func (r *run) environ(backend string) []string {
 	env, removed := environ.Filter(os.Environ(), r.settings())
 	for _, a := range r.Config.Agents {
-		if a.Starts(r.req.Command[0]) {
+		if a.Starts(r.req.Command[0]) && !a.Suppressed(r.settings().Strings("SUPPRESS_AGENT_WARNINGS")) {
 			if w := a.Warning(r.User.Home, removed); w != "" {
 				r.warn(w)
 			}
@@ -301,10 +305,10 @@ func (r *run) prepare() error {
 		}
 	}
 	for _, a := range r.Config.Agents {
-		if a.Starts(r.req.Command[0]) {
-			if _, err := a.CarryOver(r.User.Home); err != nil {
-				r.warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
-			}
+		// Whatever the command is: the agent may be started by it, and once it has a
+		// state of its own nothing is carried any more.
+		if _, err := a.CarryOver(r.User.Home); err != nil {
+			r.warn(fmt.Sprintf("%s starts without its state of outside: %v", a.Name, err))
 		}
 	}
 	return nil

@@ -172,10 +172,10 @@ func (l *Layout) input(command string) (mountplan.Input, error) {
 		ConfigDir: l.Config.ConfigDir, ConfigFiles: l.Config.Files, Binaries: cli.Binaries(),
 	}
 	for _, p := range l.Config.Agents {
-		a := mountplan.Agent{Name: p.Name, Writable: p.Writable, ReadOnly: p.Readonly, Instructions: p.Instructions,
+		a := mountplan.Agent{Name: p.Name, Instructions: p.Instructions,
 			Note: func(own []byte) []byte { return agents.Note(own, l.Project, p) }}
-		if p.Starts(command) {
-			in.Command = p.Name
+		if p.Starts(command) || p.Carries(l.User.Home) {
+			a.Make = p.Writable
 		}
 		in.Agents = append(in.Agents, a)
 	}

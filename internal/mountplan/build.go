@@ -24,16 +24,16 @@ type Input struct {
 	ConfigFiles []string // files that were sourced for the user, SANDBOX_CONF among them
 	Binaries    []string // the suite's own files
 	Agents      []Agent  // enabled agents
-	Command     string   // base name of the command: an agent of that name gets its folders made
 	Replace     []File   // files of /etc shown with other content (FILTER_PASSWD)
 	Keep        []Mount  // protections of a running session that stay whatever the settings say
 }
 
-// Agent is what an agent's profile means for the mounts; paths are relative to the home.
+// Agent is what an agent's profile means for the mounts, beside its paths, which
+// the settings have in HOME_WRITABLE and HOME_READONLY; paths are relative to the home.
 type Agent struct {
-	Name                       string
-	Writable, ReadOnly, Masked []string
-	Instructions               string // instruction file, empty where the agent has none
+	Name         string
+	Make         []string // folders that are made where they are missing: the agent is about to be used
+	Instructions string   // instruction file, empty where the agent has none
 	// Note gives the instruction file as the agent sees it, from the user's own text.
 	Note func(own []byte) []byte
 }
@@ -109,6 +109,7 @@ type builder struct {
 	home_    string           // $HOME with links followed
 	denied   []string         // DENIED_WRITABLE_PATHS, literal and resolved
 	links    []link           // met on the way to bound paths
+	grants   []grant          // what the configuration's entries led to
 	at       map[string]Mount // what base and rw mount at a path
 	replaced []string         // links in writable folders on the way to what is read-only
 	prot     map[string]protection
@@ -163,9 +164,44 @@ func (b *builder) kernel() error {
 			b.note(r)
 			add(RW, r.path, "")
 			b.writable[r.path] = true
+			b.sockets(r.path)
 		}
 	}
 	return nil
+}
+
+// maxSockets is how many sockets of a shared /tmp a warning names.
+const maxSockets = 10
+
+// sockets warns of those in a shared /tmp, and in its folders: an agent can talk to
+// what listens there (X11, tmux, an ssh agent).
+func (b *builder) sockets(tmp string) {
+	var found []string
+	look := func(dir string) (folders []string) {
+		names, _ := b.h.ReadDir(dir)
+		for _, n := range names {
+			info, err := b.h.Lstat(join(dir, n))
+			switch {
+			case err != nil:
+			case info.Socket:
+				found = append(found, join(dir, n))
+			case info.Type == Dir:
+				folders = append(folders, join(dir, n))
+			}
+		}
+		return folders
+	}
+	for _, dir := range look(tmp) {
+		look(dir)
+	}
+	if len(found) == 0 {
+		return
+	}
+	more := ""
+	if n := len(found) - maxSockets; n > 0 {
+		found, more = found[:maxSockets], fmt.Sprintf(" and %d more", n)
+	}
+	b.warn("PRIVATE_TMP=false: the sandbox can connect to the sockets in %q: %q%s", tmp, found, more)
 }
 
 // devices: nodes that DEVICES names and DEVICES_BLACKLIST does not.
@@ -256,6 +292,64 @@ func (b *builder) bind(e config.Entry, name, p string) (r resolved, ok bool, err
 	return r, true, nil
 }
 
+// A grant is what an entry of the configuration shows, and by which links.
+type grant struct {
+	kind  Kind
+	path  string
+	links []link
+	entry config.Entry
+	name  string // of the variable
+}
+
+func (b *builder) grant(r resolved, k Kind, e config.Entry, name string) {
+	b.note(r)
+	b.grants = append(b.grants, grant{k, r.path, r.links, e, name})
+}
+
+// dropForged takes back what only a link in a writable folder leads to: an earlier
+// session may have put it there, to be shown what it points to by this one. A link
+// to what is granted without it is no harm.
+func (b *builder) dropForged() {
+	granted := func(g grant) bool { // without the grant itself
+		for _, m := range slices.Concat(b.base, b.rw) {
+			if m.Path != g.path && Under(g.path, m.Path) && (m.Kind == RW || m.Kind == RO && g.kind == RO) {
+				return true
+			}
+		}
+		return slices.ContainsFunc(b.grants, func(o grant) bool { return o.path == g.path && o.kind == g.kind && len(o.links) == 0 })
+	}
+	writable := func(p string) (string, bool) {
+		for _, m := range slices.Concat(b.base, b.rw) {
+			if m.Kind == RW && Under(p, m.Path) {
+				return m.Path, true
+			}
+		}
+		return "", false
+	}
+	drop := func(g grant) bool {
+		for _, l := range g.links {
+			dir, ok := writable(parent(l.path))
+			if !ok || g.path == b.home_ || granted(g) {
+				continue
+			}
+			b.warn("%s: %q is not granted: only the link %q leads to it, and that lies in %q, where a sandbox may have put it; name %q itself to grant it",
+				where(g.entry, g.name), g.path, l.path, dir, g.path)
+			same := func(m Mount) bool { return m.Path == g.path && m.Kind == g.kind }
+			b.base, b.rw = slices.DeleteFunc(b.base, same), slices.DeleteFunc(b.rw, same)
+			if g.kind == RW {
+				delete(b.writable, g.path)
+			}
+			return true
+		}
+		return false
+	}
+	// What is dropped may have been what made another one harmless.
+	for n := -1; n != len(b.grants); {
+		n = len(b.grants)
+		b.grants = slices.DeleteFunc(b.grants, drop)
+	}
+}
+
 func (b *builder) readOnly() error {
 	for _, e := range b.s.Entries("READONLY_MOUNTS") {
 		r, ok, err := b.bind(e, "READONLY_MOUNTS", e.Text)
@@ -271,7 +365,7 @@ func (b *builder) readOnly() error {
 			}
 			continue
 		}
-		b.note(r)
+		b.grant(r, RO, e, "READONLY_MOUNTS")
 		b.addRO(r.path)
 	}
 	// The resolver's configuration often lies in /run, which is fresh inside.
@@ -332,7 +426,7 @@ func (b *builder) home() error {
 		if !ok || !r.found {
 			continue
 		}
-		b.note(r)
+		b.grant(r, RO, e, "HOME_READONLY")
 		if b.s.Scalar("HOME_ACCESS") != "write" {
 			b.addRO(r.path)
 		}
@@ -348,11 +442,6 @@ func (b *builder) homeReadOnly() []config.Entry {
 			out = append(out, e)
 		}
 	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.ReadOnly {
-			out = append(out, config.Entry{Text: p, Origin: config.Origin{Layer: "agent", File: a.Name}})
-		}
-	}
 	return out
 }
 
@@ -365,16 +454,9 @@ func (b *builder) writables() error {
 		}
 	}
 	for _, e := range b.s.Entries("HOME_WRITABLE") {
-		if err := b.addRW(e, "HOME_WRITABLE", join(b.in.Home, e.Text), userSet(e)); err != nil {
+		used := slices.ContainsFunc(b.in.Agents, func(a Agent) bool { return slices.Contains(a.Make, e.Text) })
+		if err := b.addRW(e, "HOME_WRITABLE", join(b.in.Home, e.Text), used || userSet(e)); err != nil {
 			return err
-		}
-	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.Writable {
-			e := config.Entry{Text: p, Origin: config.Origin{Layer: "agent", File: a.Name}}
-			if err := b.addRW(e, "agent "+a.Name, join(b.in.Home, p), a.Name == b.in.Command); err != nil {
-				return err
-			}
 		}
 	}
 	r, err := resolve(b.h, b.in.Project)
@@ -395,6 +477,7 @@ func (b *builder) writables() error {
 		}
 	}
 	b.worktree(r.path)
+	b.dropForged()
 	slices.SortStableFunc(b.rw, byPath)
 	b.reindex()
 	return nil
@@ -425,7 +508,7 @@ func (b *builder) addRW(e config.Entry, name, p string, create bool) error {
 			return nil
 		}
 	}
-	b.note(r)
+	b.grant(r, RW, e, name)
 	b.pushRW(r.path, r.links...)
 	return nil
 }

@@ -52,6 +52,12 @@ func (w *world) set(name string, values ...string) {
 	w.in.Settings.Set(name, e)
 }
 
+// agent adds a folder of an agent to HOME_WRITABLE, as a load does.
+func (w *world) agent(folder string) {
+	e := config.Entry{Text: folder, Origin: config.Origin{Layer: "agent", File: "claude.conf"}}
+	w.in.Settings.Set("HOME_WRITABLE", append(w.in.Settings.Entries("HOME_WRITABLE"), e))
+}
+
 func (w *world) mkdir(paths ...string) {
 	for _, p := range paths {
 		if err := os.MkdirAll(filepath.Join(w.home, p), 0o755); err != nil {
@@ -307,7 +313,8 @@ func TestSeedsAndInstructions(t *testing.T) {
 	w := newWorld(t, "tmpwrite")
 	w.write(".gitconfig", "[user]\n")
 	w.mkdir(".claude")
-	w.in.Agents = []mountplan.Agent{{Name: "claude", Writable: []string{".claude"}, Instructions: ".claude/CLAUDE.md",
+	w.agent(".claude")
+	w.in.Agents = []mountplan.Agent{{Name: "claude", Instructions: ".claude/CLAUDE.md",
 		Note: func(own []byte) []byte { return append(own, "note"...) }}}
 	w.set("HOME_READONLY", ".gitconfig")
 	p := w.build()
@@ -373,18 +380,19 @@ func TestWorktree(t *testing.T) {
 
 func TestAgentsFoldersAreMadeOnlyForTheirOwnLaunch(t *testing.T) {
 	w := newWorld(t, "tmpwrite")
-	w.in.Agents = []mountplan.Agent{{Name: "claude", Writable: []string{".claude"}}}
+	w.agent(".claude")
+	w.in.Agents = []mountplan.Agent{{Name: "claude"}}
 	p := w.build()
 	if len(p.Create) > 0 || w.at(p, ".claude") != "" {
 		t.Errorf("made %v", p.Create)
 	}
-	w.in.Command = "claude"
+	w.in.Agents[0].Make = []string{".claude"}
 	p = w.build()
 	w.want(p, ".claude", mountplan.RW)
 	if !slices.Equal(p.Create, []string{w.home + "/.claude"}) {
 		t.Errorf("made %v", p.Create)
 	}
-	w.set("HOME_WRITABLE", "new/er")
+	w.set("HOME_WRITABLE", "new/er", ".claude")
 	p = w.build()
 	if !slices.Equal(p.Create, []string{w.home + "/new", w.home + "/new/er", w.home + "/.claude"}) {
 		t.Errorf("made %v", p.Create)

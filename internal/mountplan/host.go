@@ -24,6 +24,7 @@ const (
 type Info struct {
 	Type     FileType
 	Device   bool // a character or block device
+	Socket   bool
 	UID      uint32
 	Dev, Ino uint64
 	Nlink    uint64

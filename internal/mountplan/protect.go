@@ -52,6 +52,14 @@ func (b *builder) masks() error {
 			return err
 		}
 	}
+	if b.in.UID == 0 && b.s.Bool("FILTER_PASSWD") {
+		// Root reads these in a user namespace too.
+		for _, p := range []string{"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"} {
+			if err := b.protect(request{kind: MaskDir, path: p, exists: true, from: "FILTER_PASSWD"}); err != nil {
+				return err
+			}
+		}
+	}
 	for _, list := range []struct {
 		name string
 		dir  bool
@@ -61,13 +69,6 @@ func (b *builder) masks() error {
 				return fmt.Errorf("%s: %q is not a path that can be masked", where(e, list.name), e.Text)
 			}
 			if err := b.protect(request{kind: MaskDir, path: e.Text, dir: list.dir, from: where(e, list.name), admin: byAdmin(e)}); err != nil {
-				return err
-			}
-		}
-	}
-	for _, a := range b.in.Agents {
-		for _, p := range a.Masked {
-			if err := b.protect(request{kind: MaskDir, path: join(b.in.Home, p), exists: true, from: "agent " + a.Name}); err != nil {
 				return err
 			}
 		}

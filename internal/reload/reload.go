@@ -111,7 +111,7 @@ func run(ctx context.Context, req Request, deadline time.Time, p cli.Printer) ([
 		p.Warn(err.Error())
 	}
 	defer session.CloseAll(live)
-	e, err := choose(live, req, p)
+	e, err := choose(u, live, req, p)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func run(ctx context.Context, req Request, deadline time.Time, p cli.Printer) ([
 }
 
 // choose finds the session: by id, by project, or by the current folder.
-func choose(live []session.Entry, req Request, p cli.Printer) (session.Entry, error) {
+func choose(u host.User, live []session.Entry, req Request, p cli.Printer) (session.Entry, error) {
 	var match func(session.Entry) bool
 	what := ""
 	switch {
@@ -166,7 +166,10 @@ func choose(live []session.Entry, req Request, p cli.Printer) (session.Entry, er
 	live = slices.DeleteFunc(slices.Clone(live), func(e session.Entry) bool { return !match(e) })
 	switch len(live) {
 	case 0:
-		return session.Entry{}, cli.WithHint(fmt.Errorf("no live session %s", what), "agent-sandbox sessions lists them; on the landlock and firejail backends a reload is not supported, restart")
+		if err := unsupported(u, req); err != nil {
+			return session.Entry{}, err
+		}
+		return session.Entry{}, cli.WithHint(fmt.Errorf("no live session %s", what), "agent-sandbox sessions lists them")
 	case 1:
 		return live[0], nil
 	}

@@ -2,9 +2,11 @@ package repair
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,78 +38,123 @@ func (h holding) String() string {
 }
 
 // members are the processes of the session: the descendants of its init. An
-// orphan in a pid namespace is adopted by the init of that namespace, so
-// nothing in there leaves the tree, nested namespaces included.
+// orphan in a pid namespace is adopted by the init of that namespace, so nothing
+// in there leaves the tree, nested namespaces included.
 func members(init int) ([]process, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	parent := map[int]int{}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if st, err := sys.ReadProcStat(pid); err == nil && !st.Zombie {
-			parent[pid] = st.PPID
+	pids := map[int]bool{init: true}
+	// Twice: a list read while a child ends may lack others (proc_pid_children(5)).
+	for range 2 {
+		for todo := slices.Collect(maps.Keys(pids)); len(todo) > 0; {
+			kids, err := children(todo[0])
+			if err != nil {
+				return nil, err
+			}
+			todo = todo[1:]
+			for _, k := range kids {
+				if !pids[k] {
+					pids[k] = true
+					todo = append(todo, k)
+				}
+			}
 		}
 	}
 	var out []process
-	for pid := range parent {
-		for p := pid; p != 0; p = parent[p] {
-			if p == init {
-				name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-				out = append(out, process{pid: pid, name: string(bytes.TrimSpace(name))})
-				break
+	for pid := range pids {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err == nil {
+			out = append(out, process{pid: pid, name: string(bytes.TrimSpace(name))})
+		}
+	}
+	return out, nil
+}
+
+// children are the processes whose parent is pid. Reading them of one process,
+// not the parents of all, costs nothing where the host has many.
+func children(pid int) ([]int, error) {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return nil, nil // it has ended
+	}
+	var out []int
+	for _, t := range tasks {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, t.Name()))
+		if os.IsNotExist(err) {
+			if _, gone := os.Stat(fmt.Sprintf("/proc/%d/task/%s", pid, t.Name())); gone == nil {
+				return nil, errors.New("the kernel does not list children (CONFIG_PROC_CHILDREN)")
+			}
+		}
+		for f := range strings.FieldsSeq(string(data)) {
+			if n, err := strconv.Atoi(f); err == nil {
+				out = append(out, n)
 			}
 		}
 	}
 	return out, nil
 }
 
-// look opens everything that the processes hold. The caller closes it.
-func look(procs []process) []holding {
-	var out []holding
-	for i := range procs {
-		p := &procs[i]
-		dir := fmt.Sprintf("/proc/%d/", p.pid)
-		add := func(what, name string, write bool) {
-			link, err := os.Readlink(dir + name)
-			if err != nil {
-				p.hidden = p.hidden || os.IsPermission(err)
-				return
-			}
-			if !strings.HasPrefix(link, "/") {
-				return
-			}
-			fd, err := sys.OpenLink(dir + name)
-			if err != nil {
-				return
-			}
-			o, err := sys.ObjectOf(fd)
-			if err != nil {
-				syscall.Close(fd)
-				return
-			}
-			out = append(out, holding{process: *p, what: what, link: link, fd: fd, obj: o, write: write})
-		}
-		add("cwd", "cwd", false)
-		add("root", "root", false)
-		fds, err := os.ReadDir(dir + "fd")
-		if err != nil {
-			p.hidden = p.hidden || os.IsPermission(err)
-			continue
-		}
-		for _, f := range fds {
-			add("fd "+f.Name(), "fd/"+f.Name(), openForWriting(dir+"fdinfo/"+f.Name()))
-		}
-	}
-	return out
+// A sight is all that processes of a session hold at one moment.
+type sight struct {
+	procs []process
+	held  []holding
+	// Links to mount namespaces, by inode: those the processes are in, and
+	// descriptors of others.
+	namespaces map[uint64]string
 }
 
-func closeHoldings(hs []holding) {
-	for _, h := range hs {
+// look opens what the processes of the session hold of the file systems that
+// wanted says. The caller closes it.
+func look(init int, wanted func(sys.Object) bool) (*sight, error) {
+	procs, err := members(init)
+	if err != nil {
+		return nil, err
+	}
+	s := &sight{procs: procs, namespaces: map[uint64]string{}}
+	for i := range procs {
+		s.process(&procs[i], wanted)
+	}
+	return s, nil
+}
+
+func (s *sight) process(p *process, wanted func(sys.Object) bool) {
+	dir := fmt.Sprintf("/proc/%d/", p.pid)
+	add := func(what, name string) {
+		link, err := os.Readlink(dir + name)
+		if err != nil {
+			p.hidden = p.hidden || os.IsPermission(err)
+			return
+		}
+		if inode, ok := strings.CutPrefix(link, "mnt:["); ok {
+			if n, err := strconv.ParseUint(strings.TrimSuffix(inode, "]"), 10, 64); err == nil {
+				s.namespaces[n] = dir + name
+			}
+		}
+		if !strings.HasPrefix(link, "/") {
+			return
+		}
+		fd, err := sys.OpenLink(dir + name)
+		if err != nil {
+			return
+		}
+		o, err := sys.ObjectOf(fd)
+		if err != nil || !wanted(o) {
+			syscall.Close(fd)
+			return
+		}
+		write := strings.HasPrefix(name, "fd/") && openForWriting(dir+"fdinfo/"+name[len("fd/"):])
+		s.held = append(s.held, holding{process: *p, what: what, link: link, fd: fd, obj: o, write: write})
+	}
+	add("", "ns/mnt")
+	add("cwd", "cwd")
+	add("root", "root")
+	fds, err := os.ReadDir(dir + "fd")
+	p.hidden = p.hidden || os.IsPermission(err)
+	for _, f := range fds {
+		add("fd "+f.Name(), "fd/"+f.Name())
+	}
+}
+
+func (s *sight) close() {
+	for _, h := range s.held {
 		syscall.Close(h.fd)
 	}
 }
@@ -129,20 +176,20 @@ func openForWriting(fdinfo string) bool {
 // writers describes who keeps the kernel from making a mount read-only:
 // descriptors open for writing, and shared mappings, whose descriptor may be
 // closed. A mapping's mount is not shown by the kernel: its device and path are.
-func writers(b busyMount, procs []process, held []holding) []string {
+func (s *sight) writers(b busyMount) []string {
 	var out []string
-	for _, h := range held {
+	for _, h := range s.held {
 		if h.write && h.obj.MountID == uint64(b.ID) {
 			out = append(out, h.String())
 		}
 	}
-	for _, p := range procs {
-		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.pid))
+	for _, p := range s.procs {
+		areas, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.pid))
 		if err != nil {
 			continue
 		}
 		seen := map[string]bool{}
-		for line := range strings.Lines(string(maps)) {
+		for line := range strings.Lines(string(areas)) {
 			// address perms offset dev inode path
 			f := strings.SplitN(strings.TrimRight(line, "\n"), " ", 6)
 			if len(f) < 6 || len(f[1]) < 4 || f[1][3] != 's' {
@@ -163,34 +210,18 @@ func writers(b busyMount, procs []process, held []holding) []string {
 	return out
 }
 
-// mountNamespaces are the mount namespaces other than known that the processes
-// are in or hold a descriptor of, opened; by inode.
-func mountNamespaces(procs []process, known map[uint64]bool) map[uint64]*os.File {
-	out := map[uint64]*os.File{}
-	try := func(link string) {
-		text, err := os.Readlink(link)
-		if err != nil {
-			return
-		}
-		inode, ok := strings.CutPrefix(text, "mnt:[")
-		if !ok {
-			return
-		}
-		n, err := strconv.ParseUint(strings.TrimSuffix(inode, "]"), 10, 64)
-		if err != nil || known[n] || out[n] != nil {
-			return
-		}
-		if f, err := os.Open(link); err == nil {
-			out[n] = f
+func (s *sight) writersOrUnknown(b busyMount) []string {
+	out := s.writers(b)
+	if len(out) > 0 {
+		return out
+	}
+	for _, p := range s.procs {
+		if p.hidden {
+			out = append(out, fmt.Sprintf("%d %s cannot be looked at", p.pid, p.name))
 		}
 	}
-	for _, p := range procs {
-		dir := fmt.Sprintf("/proc/%d/", p.pid)
-		try(dir + "ns/mnt")
-		names, _ := filepath.Glob(dir + "fd/*")
-		for _, n := range names {
-			try(n)
-		}
+	if len(out) == 0 {
+		out = []string{"held by what cannot be seen at " + string(b.Point)}
 	}
 	return out
 }

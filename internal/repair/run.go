@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -418,13 +417,12 @@ func (r *run) sweep() error {
 // escapes it.
 func (r *run) pass() (again bool, left map[int][]string, err error) {
 	left = map[int][]string{}
-	procs, err := members(r.target.PID)
+	seen, err := look(r.target.PID, func(o sys.Object) bool { return len(r.onDevice(o)) > 0 })
 	if err != nil {
 		return false, nil, err
 	}
-	held := look(procs)
-	defer closeHoldings(held)
-	r.enterNested(procs)
+	defer seen.close()
+	r.enterNested(seen.namespaces)
 
 	for _, c := range r.everywhere() {
 		for part := range chunks(r.guards) {
@@ -435,16 +433,16 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 			again = again || a.Again
 			for _, op := range a.Held {
 				for _, b := range a.Busy {
-					left[op] = append(left[op], writersOrUnknown(b, procs, held)...)
+					left[op] = append(left[op], seen.writersOrUnknown(b)...)
 				}
 			}
 		}
 	}
-	seen := map[string]bool{}
-	for _, h := range held {
+	done := map[string]bool{}
+	for _, h := range seen.held {
 		guards := r.inherited(h, r.onDevice(h.obj))
 		key := fmt.Sprint(h.obj.MountID, h.obj.Major, h.obj.Minor, h.obj.Inode, h.link)
-		if len(guards) == 0 || seen[key] {
+		if done[key] {
 			continue
 		}
 		for part := range chunks(guards) {
@@ -457,7 +455,7 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 				left[op] = append(left[op], h.String())
 			}
 			if len(a.Held) == 0 {
-				seen[key] = true
+				done[key] = true
 			}
 		}
 	}
@@ -468,7 +466,7 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 				return false, nil, err
 			}
 			for i, op := range a.Held {
-				left[op] = append(left[op], writersOrUnknown(a.Busy[i], procs, held)...)
+				left[op] = append(left[op], seen.writersOrUnknown(a.Busy[i])...)
 			}
 		}
 	}
@@ -520,18 +518,22 @@ func (r *run) everywhere() []*client {
 
 // enterNested starts a worker in every mount namespace that processes of the
 // session made for themselves.
-func (r *run) enterNested(procs []process) {
-	known := map[uint64]bool{r.target.MountNS: true}
-	if own, err := sys.NSInode("self", "mnt"); err == nil {
-		known[own] = true
-	}
-	for n := range r.nested {
-		known[n] = true
-	}
+func (r *run) enterNested(namespaces map[uint64]string) {
+	own, _ := sys.NSInode("self", "mnt")
 	r.closed = map[uint64]error{}
-	for inode, f := range mountNamespaces(procs, known) {
-		c, err := r.join(f, inode)
-		f.Close()
+	for inode, link := range namespaces {
+		if inode == r.target.MountNS || inode == own || r.nested[inode] != nil {
+			continue
+		}
+		f, err := os.Open(link)
+		if os.IsNotExist(err) {
+			continue // its process has ended
+		}
+		var c *client
+		if err == nil {
+			c, err = r.join(f, inode)
+			f.Close()
+		}
 		if err != nil {
 			r.closed[inode] = err
 			continue
@@ -570,44 +572,23 @@ func chunks(guards []protection) func(func([]protection) bool) {
 
 // describe names the writers of busy mounts.
 func (r *run) describe(busy []busyMount) string {
-	procs, err := members(r.target.PID)
+	seen, err := look(r.target.PID, func(o sys.Object) bool {
+		return slices.ContainsFunc(busy, func(b busyMount) bool { return uint64(b.ID) == o.MountID })
+	})
 	if err != nil {
 		return err.Error()
 	}
-	held := look(procs)
-	defer closeHoldings(held)
+	defer seen.close()
 	var out []string
 	for _, b := range busy {
-		out = append(out, writersOrUnknown(b, procs, held)...)
+		out = append(out, seen.writersOrUnknown(b)...)
 	}
 	return strings.Join(unique(out), "; ")
 }
 
-func writersOrUnknown(b busyMount, procs []process, held []holding) []string {
-	out := writers(b, procs, held)
-	if len(out) > 0 {
-		return out
-	}
-	for _, p := range procs {
-		if p.hidden {
-			out = append(out, fmt.Sprintf("%d %s cannot be looked at", p.pid, p.name))
-		}
-	}
-	if len(out) == 0 {
-		out = []string{"held by what cannot be seen at " + string(b.Point)}
-	}
-	return out
-}
-
 func unique(in []string) []string {
-	sort.Strings(in)
-	var out []string
-	for i, s := range in {
-		if i == 0 || s != in[i-1] {
-			out = append(out, s)
-		}
-	}
-	return out
+	slices.Sort(in)
+	return slices.Compact(in)
 }
 
 // A client is a worker process, seen from outside.

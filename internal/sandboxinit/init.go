@@ -44,8 +44,9 @@ const (
 	fdStderr
 )
 
-// Words on the control socket, the first byte of a message. Forward, Stopped carry
-// a signal number in the second.
+// Words on the control socket, the first byte of a message. Forward and Stopped
+// carry a signal number in the second, Forward in the third the number of Stopped
+// that the launcher has heard.
 const (
 	Ready     = 'r' // to the launcher: every mount is in place
 	Start     = 'g' // to init: run the command
@@ -171,21 +172,24 @@ type supervisor struct {
 	pid     int // of the command
 	pidfd   int
 	stopped atomic.Bool
+	stops   atomic.Uint32 // how often the command has stopped
 }
 
 // start forks the command from a thread of its own, which takes the rules of
 // Restrict and ends: the command inherits them, the supervisor does not, so that
 // the command can neither trace nor stop it where the rules hold.
 func (s *supervisor) start(c Command) error {
+	// This keeps the main thread from taking what follows, if it is the one.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if syscall.Gettid() == syscall.Getpid() {
 			// The main thread cannot end, and whoever may trace it has the
 			// process. Held here, it is not the one that the next call gets.
-			err := s.start(c)
+			done <- s.start(c)
 			runtime.UnlockOSThread()
-			done <- err
 			return
 		}
 		done <- s.fork(c)
@@ -210,7 +214,10 @@ func (s *supervisor) fork(c Command) error {
 		// as it was and takes SIGQUIT.
 		signal.Ignore(syscall.SIGQUIT)
 	}
-	// The child starts with this thread's mask.
+	// The child starts with this thread's mask. While that is empty, and it is until
+	// some time after the child runs, a stop meant for the command must not stop
+	// the supervisor.
+	sys.SurviveStops()
 	mask := sys.SetSigMask(0)
 	defer sys.SetSigMask(mask)
 	attr := &syscall.ProcAttr{Env: c.Env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{PidFD: &s.pidfd}}
@@ -299,6 +306,7 @@ func (s *supervisor) wait() int {
 			return cli.SignalBase + int(ws.Signal())
 		case ws.Stopped():
 			s.stopped.Store(true)
+			s.stops.Add(1)
 			sys.Send(fdControl, []byte{Stopped, byte(ws.StopSignal())})
 		case ws.Continued():
 			s.stopped.Store(false)
@@ -321,8 +329,11 @@ func (s *supervisor) listen() {
 			os.Exit(cli.LaunchFailed)
 		}
 		switch {
-		case m.Data[0] == Forward && len(m.Data) == 2:
+		case m.Data[0] == Forward && len(m.Data) == 3:
 			sig := syscall.Signal(m.Data[1])
+			if sig == syscall.SIGTSTP && byte(s.stops.Load()) != m.Data[2] {
+				continue // it has done its work
+			}
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
 			seen |= signals.take()

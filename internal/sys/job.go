@@ -67,12 +67,35 @@ func toSigset(set SigSet) *unix.Sigset_t {
 	return &s
 }
 
+// kernelSigaction is struct kernel_sigaction, which begins with the handler.
+type kernelSigaction [4]uintptr
+
+const sigIgn = 1
+
+func sigaction(sig syscall.Signal, act, old *kernelSigaction) bool {
+	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(act)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
+	return e == 0
+}
+
 // SigIgnored says whether the process ignores sig: sigaction(2).
 func SigIgnored(sig syscall.Signal) bool {
-	// struct kernel_sigaction: the handler comes first, 1 is SIG_IGN.
-	var act [8]uintptr
-	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&act)), 8, 0, 0)
-	return e == 0 && act[0] == 1
+	var old kernelSigaction
+	return sigaction(sig, nil, &old) && old[0] == sigIgn
+}
+
+// SurviveStops lets the Go runtime's handler take the stop signals of a terminal,
+// which it drops: the process is not stopped by them, and what it executes has the
+// default again, as execve(2) resets what is caught. One that is ignored stays so.
+func SurviveStops() {
+	var handler kernelSigaction
+	if !sigaction(unix.SIGURG, nil, &handler) || handler[0] <= sigIgn {
+		return
+	}
+	for _, sig := range []syscall.Signal{unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU} {
+		if !SigIgnored(sig) {
+			sigaction(sig, &handler, nil)
+		}
+	}
 }
 
 // SignalFD makes a descriptor that gives the signals of set that are pending

@@ -30,12 +30,16 @@ func NewInotify() (*Inotify, error) {
 func (i *Inotify) FD() int { return i.fd }
 
 // Watch watches the folder that fd is, O_PATH is enough, and returns its watch;
-// the same one where it is watched already.
-func (i *Inotify) Watch(fd int) (wd int, err error) {
+// the same one where it is watched already. With entries it tells of entries that
+// come, go or are renamed; it always tells when the folder itself is moved or gone.
+func (i *Inotify) Watch(fd int, entries bool) (wd int, err error) {
+	mask := uint32(unix.IN_MOVE_SELF | unix.IN_DELETE_SELF | unix.IN_ONLYDIR)
+	if entries {
+		mask |= unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_CREATE | unix.IN_DELETE
+	}
 	// There is no form that takes a descriptor; the magic link leads to what it
 	// holds, whatever its name is by now.
-	wd, err = unix.InotifyAddWatch(i.fd, "/proc/self/fd/"+strconv.Itoa(fd),
-		unix.IN_MOVED_FROM|unix.IN_MOVED_TO|unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVE_SELF|unix.IN_DELETE_SELF|unix.IN_ONLYDIR)
+	wd, err = unix.InotifyAddWatch(i.fd, "/proc/self/fd/"+strconv.Itoa(fd), mask)
 	if err == unix.ENOSPC || err == unix.ENOMEM {
 		return -1, ErrNoWatches
 	}
@@ -74,13 +78,17 @@ func (i *Inotify) Read() ([]InotifyEvent, error) {
 			e := (*unix.InotifyEvent)(unsafe.Pointer(&b[0]))
 			name := b[unix.SizeofInotifyEvent : unix.SizeofInotifyEvent+e.Len]
 			b = b[unix.SizeofInotifyEvent+e.Len:]
+			if e.Mask&unix.IN_IGNORED != 0 {
+				continue // the end of a watch that was removed, or whose folder is gone
+			}
 			out = append(out, InotifyEvent{int(e.Wd), unix.ByteSliceToString(name), e.Mask&unix.IN_Q_OVERFLOW != 0})
 		}
 	}
 }
 
 // WaitChange waits until one of the descriptors in read can be read, or changed
-// is a mountinfo whose mount table changed, at most timeout (below 0: for ever).
+// is a mountinfo whose mount table changed (-1: none), at most timeout (below 0:
+// for ever).
 // It says which of read, and whether changed.
 func WaitChange(read []int, changed int, timeout time.Duration) (ready []bool, change bool, err error) {
 	p := make([]unix.PollFd, 0, len(read)+1)

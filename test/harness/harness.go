@@ -63,7 +63,7 @@ func Bin(t testing.TB, name string) string {
 			return
 		}
 		os.Chmod(installed.dir, 0o755)
-		for _, c := range [][]string{{"build/.", "."}, {"share", "share"}} {
+		for _, c := range [][]string{{"build/.", "."}, {"share/.", "share"}} {
 			src := Root() + "/" + c[0] // not Join: it would clean the "/." away
 			if _, err := os.Stat(src); err != nil {
 				continue
@@ -86,8 +86,12 @@ func Bin(t testing.TB, name string) string {
 }
 
 // Main runs the tests and removes what Bin and NewUser made; use it in TestMain.
-func Main(m *testing.M) {
+// The functions in after remove what the package's own tests made.
+func Main(m *testing.M, after ...func()) {
 	code := m.Run()
+	for _, f := range after {
+		f()
+	}
 	if installed.dir != "" {
 		os.RemoveAll(installed.dir)
 	}

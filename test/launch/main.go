@@ -8,19 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"agent-sandbox/internal/bwrap"
 	"agent-sandbox/internal/cli"
-	"agent-sandbox/internal/execpath"
 	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/sandboxinit"
 	"agent-sandbox/internal/seccomp"
 )
-
-// The first thread stays with main, where it can end the process.
-func init() { runtime.LockOSThread() }
 
 func main() {
 	if os.Args[0] == sandboxinit.Path {
@@ -36,7 +31,7 @@ func run(command []string) int {
 		p.Error(err)
 		return cli.LaunchFailed
 	}
-	bw, err := execpath.Look("bwrap", os.Getenv("PATH"))
+	bw, err := bwrap.Find()
 	if err != nil {
 		p.Error(err)
 		return cli.LaunchFailed

@@ -1,0 +1,82 @@
+package bwrap_test
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"agent-sandbox/test/harness"
+)
+
+// A session that cannot be set up: 125, what is wrong, how to mend it, and nothing
+// of the command.
+func TestSetupFails(t *testing.T) {
+	each(t, func(t *testing.T, u user) {
+		u.Write("proj/bin/bwrap", "#!/bin/sh\n[ \"$1\" = --version ] && echo bubblewrap 0.4.1 && exit\necho 'bwrap: Unknown option --perms' >&2\nexit 1\n")
+		os.Chmod(u.Project+"/bin/bwrap", 0o755)
+		for _, c := range []struct{ name, script, what, mend string }{
+			{"missing", `PATH=$(dirname "$(command -v launch)"); launch printf ran`, "bwrap is not installed", "apt install bubblewrap"},
+			{"too old", `PATH=$PWD/bin:$PATH; launch printf ran`, "bwrap 0.4.1 is too old", "install a newer"},
+			{"no user namespaces", `unshare -Ur sh -c 'echo 0 >/proc/sys/user/max_user_namespaces; launch printf ran'`, "user namespaces are switched off", "sysctl -w user.max_user_namespaces"},
+			{"proc partly covered, as in docker", `unshare -Urmpf --mount-proc sh -c 'mount -t tmpfs x /proc/sys; launch printf ran'`, "the container around", "systempaths=unconfined"},
+		} {
+			r := u.run("bash", "-c", c.script)
+			if r.Code != 125 || !strings.Contains(r.Stderr, c.what) || !strings.Contains(r.Stderr, "hint: ") || !strings.Contains(r.Stderr, c.mend) || r.Stdout != "" {
+				t.Errorf("%s: status %d, %q, %q; want %q, %q", c.name, r.Code, r.Stdout, r.Stderr, c.what, c.mend)
+			}
+		}
+	})
+}
+
+// bwrap is tried three times where the host's mounts change under it.
+func TestRetries(t *testing.T) {
+	u := newUser(t, byHand)
+	u.Write("proj/bin/bwrap", `#!/bin/sh
+[ "$1" = --version ] && exec /usr/bin/bwrap --version
+echo >>tries
+[ $(wc -l <tries) -ge $WORKS ] && exec /usr/bin/bwrap "$@"
+echo "bwrap: Can't bind mount /oldroot/x on /newroot/x: Unable to remount destination \"/newroot/x\" with correct flags: Invalid argument" >&2
+exit 1
+`)
+	os.Chmod(u.Project+"/bin/bwrap", 0o755)
+	if r := u.run("bash", "-c", "WORKS=3 PATH=$PWD/bin:$PATH launch printf ran"); r.Code != 0 || r.Stdout != "ran" || r.Stderr != "" {
+		t.Errorf("status %d, %q, %q", r.Code, r.Stdout, r.Stderr)
+	}
+	if r := u.run("bash", "-c", "rm tries; WORKS=99 PATH=$PWD/bin:$PATH launch printf ran; echo $?; wc -l <tries"); r.Stdout != "125\n3\n" || !strings.Contains(r.Stderr, "Invalid argument") {
+		t.Errorf("%q, %q", r.Stdout, r.Stderr)
+	}
+}
+
+// A signal while bwrap sets up ends the launch, and all that was started.
+func TestInterruptedSetup(t *testing.T) {
+	each(t, func(t *testing.T, u user) {
+		u.Write("proj/bin/bwrap", "#!/bin/sh\n[ \"$1\" = --version ] && exec /usr/bin/bwrap --version\necho setting up >&9\nsleep 1000\n")
+		os.Chmod(u.Project+"/bin/bwrap", 0o755)
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+			c := u.command("launch", "printf", "ran")
+			c.Env = append(c.Env, "PATH="+u.Project+"/bin:"+u.launcher.dir+":/usr/bin:/bin")
+			term := harness.NewTerm(t, c)
+			harness.Eventually(t, "bwrap", func() bool { return len(u.pids("sleep\x001000")) > 0 })
+			c.Process.Signal(sig)
+			if got := term.Wait(); got != 128+int(sig) || strings.Contains(term.Output(), "ran") {
+				t.Errorf("%s: status %d, printed %q", sig, got, term.Output())
+			}
+			for _, pid := range u.pids("sleep\x001000") {
+				syscall.Kill(pid, syscall.SIGKILL) // of the stand-in, whose own child has no death signal
+			}
+			u.nothingLeft(t)
+		}
+	})
+}
+
+// SIGKILL of the launcher at any moment of its start leaves no process.
+func TestKilledAtAnyMoment(t *testing.T) {
+	each(t, func(t *testing.T, u user) {
+		r := u.run("bash", "-c", `for i in $(seq 0 60); do launch sleep 1000 & sleep 0.00$((i % 10))$((RANDOM % 10)); [ $((i % 3)) = 0 ] && sleep 0.0$((i / 6)); kill -KILL $!; wait $!; done 2>/dev/null; echo done`)
+		if r.Stdout != "done\n" {
+			t.Errorf("%q %q", r.Stdout, r.Stderr)
+		}
+		u.nothingLeft(t)
+	})
+}
