@@ -111,8 +111,13 @@ func (r *reloader) prepare() error {
 			return fmt.Errorf("cannot make a folder of HOME_WRITABLE: %w", err)
 		}
 	}
+	recorded := map[string]bool{}
+	for _, m := range r.rec.Mounts {
+		recorded[m.Path] = m.Kind == mountplan.Data
+	}
 	for i, c := range r.changes {
-		if _, no := r.refused[i]; no || c.Action != mountplan.Add || c.Mount.Kind != mountplan.Data {
+		// What the launch has shown once stays as it was.
+		if _, no := r.refused[i]; no || c.Action != mountplan.Add || c.Mount.Kind != mountplan.Data || recorded[c.Mount.Path] {
 			continue
 		}
 		if err := r.reg.ReplaceData(r.rec.ID, strconv.Itoa(c.Mount.N), c.Mount.Content); err != nil {
