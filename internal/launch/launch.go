@@ -97,6 +97,9 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		fmt.Fprintln(stdout, bwrap.CommandLine(spec))
 		return cli.OK, nil
 	}
+	if err := r.absent(); err != nil {
+		return 0, err
+	}
 	return r.registered(r.Plan, func(here session.Here, made []string) (int, error) {
 		r.startGuard()
 		defer func() {
@@ -111,6 +114,19 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		spec.Env = append(spec.Env, "SANDBOX_SESSION="+r.id)
 		return r.session(spec, here, made)
 	})
+}
+
+// absent refuses a session in which something to be protected, that is not there and
+// that no place can be held for, would show when it comes: only the guard can
+// protect that.
+func (r *run) absent() error {
+	for _, m := range r.Plan.Mounts {
+		if m.Absent && r.settings().Scalar("MOUNT_GUARD") != "repair" {
+			return cli.WithHint(fmt.Errorf("cannot protect %s, which does not exist, and which you may not make (%s)", cli.Quote(m.Path), r.Plan.Causes[m.Path].Text),
+				"MOUNT_GUARD=repair protects it when it comes; or take it out of the configuration")
+		}
+	}
+	return nil
 }
 
 // registered runs f with a folder for the session in the registry, what the plan
