@@ -275,6 +275,17 @@ func TestRevocationReachesAnOldWorkingDirectory(t *testing.T) {
 	b.Sh("cd ~/proj/sub")
 	b.ok("keep "+u.Project+"/sub", "rw "+u.Project)
 	b.want(b.Sh("touch here && echo yes"), "yes")
+	// One mount of the folder can be written: the old one, now on top.
+	b.wantWritable(u.Project+"/sub", true)
+	writable := 0
+	for _, m := range b.mounts() {
+		if m.Point == u.Project+"/sub" && !m.ReadOnly() {
+			writable++
+		}
+	}
+	if writable != 1 {
+		t.Errorf("%d writable mounts of it", writable)
+	}
 	b.ok("remount-ro "+u.Project+"/sub", "remount-ro "+u.Project)
 	b.want(b.Sh("touch here2 2>/dev/null || echo no; touch ~/proj/sub/x 2>/dev/null || echo no; cd ~/proj; touch x 2>/dev/null || echo no"), "no\nno\nno")
 
