@@ -99,9 +99,7 @@ func prepare(recordFile string, signals int) (*guard.Guard, error) {
 		return nil, err
 	}
 	id := filepath.Base(recordFile)
-	// A session whose log cannot be kept is guarded all the same.
-	log, _ := guard.OpenLog(u.StateHome, u.UID, id)
-	return guard.New(reg, id, log, signals)
+	return guard.New(reg, id, guard.NewLog(u.StateHome, u.UID, id), signals)
 }
 
 // userSignals gives a descriptor that becomes readable with each SIGUSR1, for

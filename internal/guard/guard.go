@@ -74,9 +74,6 @@ func New(reg *session.Registry, id string, log *Log, signals int) (*Guard, error
 	if !g.rec.Sandbox.Alive() {
 		return nil, errors.New("the sandbox has ended")
 	}
-	if !g.Off() {
-		g.watch()
-	}
 	return g, nil
 }
 
@@ -94,7 +91,8 @@ func (g *Guard) setting(name string) string {
 
 // Run guards until the session's namespace is gone.
 func (g *Guard) Run() error {
-	g.log.line(info, "guarding %d mounts of session %s", len(g.rec.Mounts), g.id)
+	// The command does not wait for this: what happened since the launch, the check finds.
+	g.watch()
 	g.check()
 	for {
 		// Watching costs nothing until something happens; what loading left of

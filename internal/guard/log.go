@@ -20,22 +20,31 @@ const (
 
 // A Log is the file log/<id>.log in the state folder: one line an event, of
 // time, level and text. The agent's terminal sees nothing of it, and the folder
-// is masked in every sandbox.
+// is masked in every sandbox. The file is made with its first line: a session in
+// which nothing happens writes nothing to the home.
 type Log struct {
-	file *os.File
-	left int64
+	stateHome string
+	uid       int
+	id        string
+	file      *os.File
+	left      int64
+	failed    bool
 }
 
-// OpenLog opens the log of a session below the state folder, one component at a
-// time and following no link, and removes logs that have not been written for
-// seven days.
-func OpenLog(stateHome string, uid int, id string) (*Log, error) {
-	if err := os.MkdirAll(stateHome, 0o700); err != nil {
-		return nil, err
+// NewLog is the log of a session below the state folder.
+func NewLog(stateHome string, uid int, id string) *Log {
+	return &Log{stateHome: stateHome, uid: uid, id: id}
+}
+
+// open opens the file, one component at a time and following no link, and removes
+// logs that have not been written for seven days.
+func (l *Log) open() error {
+	if err := os.MkdirAll(l.stateHome, 0o700); err != nil {
+		return err
 	}
-	dir, err := sys.OpenPrivateDir(stateHome, uid, true, "agent-sandbox", "log")
+	dir, err := sys.OpenPrivateDir(l.stateHome, l.uid, true, "agent-sandbox", "log")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
@@ -45,22 +54,23 @@ func OpenLog(stateHome string, uid int, id string) (*Log, error) {
 			sys.UnlinkAt(dir, n, false)
 		}
 	}
-	f, err := sys.OpenAt(dir, id+".log", syscall.O_WRONLY|syscall.O_CREAT|syscall.O_APPEND|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0o600)
+	f, err := sys.OpenAt(dir, l.id+".log", syscall.O_WRONLY|syscall.O_CREAT|syscall.O_APPEND|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0o600)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	st, err := sys.Fstat(f)
 	if err == nil && !st.IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", f.Name())
 	}
 	if err == nil {
-		err = sys.CheckPrivate(f, uid)
+		err = sys.CheckPrivate(f, l.uid)
 	}
 	if err != nil {
 		f.Close()
-		return nil, err
+		return err
 	}
-	return &Log{f, maxLog - st.Size}, nil
+	l.file, l.left = f, maxLog-st.Size
+	return nil
 }
 
 // Levels.
@@ -71,7 +81,15 @@ const (
 )
 
 func (l *Log) line(level, format string, args ...any) {
-	if l == nil || l.left <= 0 {
+	if l.failed {
+		return
+	}
+	if l.file == nil && l.open() != nil {
+		// A session whose log cannot be kept is guarded all the same.
+		l.failed = true
+		return
+	}
+	if l.left <= 0 {
 		return
 	}
 	text := record.Escape(fmt.Sprintf(format, args...))

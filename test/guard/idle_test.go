@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"agent-sandbox/test/harness"
 )
 
 // switches adds up the voluntary context switches of all threads: each is a
@@ -42,7 +40,6 @@ func TestIdleGuardSleepsAndIsSmall(t *testing.T) {
 	u := user(t)
 	// The user database is left out: other tests make users meanwhile.
 	g := start(u, "FILTER_PASSWD=false")
-	harness.Eventually(t, "start", func() bool { return strings.Contains(g.log(), "guarding") })
 	g.over(u.Project+"/secret", "SECRET")
 	g.mended("once")
 	pid := g.rec.Guard.PID
