@@ -60,8 +60,10 @@ type request struct {
 	Skip  [][]byte     `json:",omitempty"` // of private: trees to leave
 	Mode  string       `json:",omitempty"` // of tmpfs: octal mode of its root; of data: "rw"
 	Guard []protection `json:",omitempty"` // of enforce
-	Inner []inner      `json:",omitempty"` // with a clone from the host: what is to be in it from the start
-	Write bool         `json:",omitempty"` // of holder: open for writing
+	// A protection below the path that failed: nothing there becomes writable.
+	Without []byte  `json:",omitempty"`
+	Inner   []inner `json:",omitempty"` // with a clone from the host: what is to be in it from the start
+	Write   bool    `json:",omitempty"` // of holder: open for writing
 }
 
 // An inner operation is done on a clone before the clone is seen.
@@ -89,8 +91,8 @@ type answer struct {
 	// Protections that this operation made or asks for: the sweep reaches what
 	// shows the same object elsewhere.
 	Guards  []protection `json:",omitempty"`
-	Unknown bool        `json:",omitempty"` // of holder: the mount is not in this namespace
-	Held    []int       `json:",omitempty"` // of holder: numbers of operations that the holder escapes
+	Unknown bool         `json:",omitempty"` // of holder: the mount is not in this namespace
+	Held    []int        `json:",omitempty"` // of holder: numbers of operations that the holder escapes
 }
 
 // A busyMount is a mount with a writer.

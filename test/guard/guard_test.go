@@ -277,8 +277,10 @@ func TestProjectMadeAnew(t *testing.T) {
 			t.Errorf("a protection was missing for a moment: %q", seen)
 		}
 		os.RemoveAll(u.Project)
-		u.Write("proj/secret", "SECRET")
-		u.Write("proj/n", "again")
+		u.Write("next/.git/config", "config")
+		u.Write("next/secret", "SECRET")
+		u.Write("next/n", "again")
+		g.move(u.Home+"/next", u.Project)
 		g.mended("removed and made again")
 		g.eventually("project", "cat ~/proj/n ~/proj/secret; touch "+u.Project+"/w && echo yes", "againyes")
 	})

@@ -609,7 +609,7 @@ func TestEndsWithItsParent(t *testing.T) {
 	u := harness.NewUser(t)
 	b := newBox(u)
 	pid := filepath.Join(u.Project, "pid")
-	c := u.Command("bash", "-c", fmt.Sprintf("mkfifo f; %s %d %d %d <f & echo $! >pid; exec 9>f; sleep 60", harness.Bin(t, "mount-repair"), b.PID, b.Start, b.NS))
+	c := u.Command("bash", "-c", fmt.Sprintf("mkfifo f; %s %d %d %d <f & echo $! >pid; exec 9>f; sleep 60; true", harness.Bin(t, "mount-repair"), b.PID, b.Start, b.NS))
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
