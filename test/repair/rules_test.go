@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -616,7 +617,13 @@ func TestEndsWithItsParent(t *testing.T) {
 	harness.Eventually(t, "start", func() bool { d, _ := os.ReadFile(pid); return len(d) > 0 })
 	d, _ := os.ReadFile(pid)
 	n, _ := strconv.Atoi(strings.TrimSpace(string(d)))
-	time.Sleep(100 * time.Millisecond)
+	harness.Eventually(t, "a pidfd of the parent", func() bool {
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", n))
+		return slices.ContainsFunc(links, func(l string) bool {
+			to, _ := os.Readlink(l)
+			return strings.Contains(to, "pidfd")
+		})
+	})
 	c.Process.Kill()
 	c.Wait()
 	harness.Eventually(t, "end", func() bool { st, err := sys.ReadProcStat(n); return err != nil || st.Zombie })
