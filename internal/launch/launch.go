@@ -250,6 +250,9 @@ func (r *run) spec() (bwrap.Spec, error) {
 	if spec.IsolateNet, err = r.isolateNet(); err != nil {
 		return spec, err
 	}
+	if s.Scalar("CHAPERON") == "on" {
+		return spec, cli.WithHint(errors.New("CHAPERON=on cannot be had: this version has no Slurm proxy"), "set CHAPERON=off: Slurm is then out of reach of the sandbox")
+	}
 	if spec.Seccomp, err = seccomp.Program(seccomp.Options{Nested: s.Bool("NESTED_SANDBOX")}); err != nil {
 		return spec, err
 	}
