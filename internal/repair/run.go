@@ -120,35 +120,35 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 	if err := r.enter(); err != nil {
 		return fmt.Errorf("%w: %w", ErrCannotEnter, err)
 	}
-	var missing []string // protections that could not be mounted
+	var missing []int // protections that could not be mounted
 	for i, op := range ops {
 		if err := errs[i]; err != nil {
 			r.set(i, Result{Status: Refused, Text: err.Error()})
 			continue
 		}
-		if p := firstBelow(missing, op.Path); p != "" && (op.Do == opRW || op.Do == opRemountRW) {
-			r.set(i, Result{Status: Refused, Text: "the protection of " + p + " inside it could not be mounted"})
-			continue
+		without := ""
+		if j := slices.IndexFunc(missing, func(j int) bool { return mountplan.Under(ops[j].Path, op.Path) }); j >= 0 && (op.Do == opRW || op.Do == opRemountRW) {
+			without = ops[missing[j]].Path
 		}
-		a, err := r.one(op, ops)
-		if errors.Is(err, errTooLarge) {
-			a, err = refused("%v", err), nil
-		}
+		status, err := r.do(i, ops, without)
 		if err != nil {
 			return err
 		}
-		for _, g := range a.Guards {
-			g.Op = i
-			r.guards = append(r.guards, g)
+		if protects[op.Do] && status != OK {
+			missing = append(missing, i)
 		}
-		if protects[op.Do] && a.Status != OK {
-			missing = append(missing, op.Path)
+		if without != "" && status == OK {
+			// Bound anew, with its protections: they are there now.
+			missing = slices.DeleteFunc(missing, func(j int) bool {
+				if mountplan.Under(ops[j].Path, op.Path) {
+					status, err = r.do(j, ops, "")
+				}
+				return err == nil && status == OK
+			})
+			if err != nil {
+				return err
+			}
 		}
-		res := Result{Status: a.Status, Text: a.Text}
-		if a.Status == Busy {
-			res.Text = r.describe(a.Busy)
-		}
-		r.set(i, res)
 	}
 	return r.sweep()
 }
@@ -157,13 +157,27 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 // failed is not made writable in the same run.
 var protects = map[string]bool{opRO: true, opMaskFile: true, opMaskDir: true, opData: true}
 
-func firstBelow(paths []string, dir string) string {
-	for _, p := range paths {
-		if mountplan.Under(p, dir) {
-			return p
-		}
+// do does operation i and keeps its result. without is a protection below its
+// path that failed: then the path becomes writable only where it is bound anew
+// together with its protections.
+func (r *run) do(i int, ops []Op, without string) (status string, err error) {
+	a, err := r.one(ops[i], ops, without)
+	if errors.Is(err, errTooLarge) {
+		a, err = refused("%v", err), nil
 	}
-	return ""
+	if err != nil {
+		return "", err
+	}
+	for _, g := range a.Guards {
+		g.Op = i
+		r.guards = append(r.guards, g)
+	}
+	res := Result{Status: a.Status, Text: a.Text}
+	if a.Status == Busy {
+		res.Text = r.describe(a.Busy)
+	}
+	r.set(i, res)
+	return a.Status, nil
 }
 
 // enter checks the process and starts the worker in its namespaces.
@@ -199,8 +213,8 @@ func (r *run) join(ns *os.File, inode uint64) (*client, error) {
 }
 
 // one does a single operation of ops.
-func (r *run) one(op Op, ops []Op) (answer, error) {
-	req := request{Do: op.Do, Path: []byte(op.Path), Mode: op.Mode}
+func (r *run) one(op Op, ops []Op, without string) (answer, error) {
+	req := request{Do: op.Do, Path: []byte(op.Path), Mode: op.Mode, Without: []byte(without)}
 	switch op.Do {
 	case opKeep, opRemountRO, opDetach:
 		a, _, err := r.main.ask(req)
