@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -66,7 +67,8 @@ type run struct {
 	reg *session.Registry
 	id  string
 
-	warned map[string]bool // warnings that were printed
+	warned map[string]bool                 // warnings that were printed
+	guard  func() (*keeper.Process, error) // waits for startGuard
 }
 
 // warn prints a warning once.
@@ -99,6 +101,12 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		return 0, err
 	}
 	return r.registered(r.Plan, func(here session.Here, made []string) (int, error) {
+		r.startGuard()
+		defer func() {
+			if guard, _ := r.guard(); guard != nil {
+				guard.Stop()
+			}
+		}()
 		if err := r.writeData(); err != nil {
 			return 0, err
 		}
@@ -158,22 +166,25 @@ func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []
 	return f(here, made)
 }
 
+// startGuard starts the guard; guard waits until it has been.
+func (r *run) startGuard() {
+	r.guard = sync.OnceValues(func() (*keeper.Process, error) {
+		path, err := cli.Helper("mount-guard")
+		if err != nil {
+			return nil, err
+		}
+		return keeper.Start(path, r.reg.File(r.id))
+	})
+	go r.guard()
+}
+
 // session starts everything, writes the record, lets the command run and waits.
 func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, error) {
-	guardPath, err := cli.Helper("mount-guard")
+	guard, err := r.guard()
 	if err != nil {
 		return 0, err
 	}
-	var guard *keeper.Process
-	spec.Meanwhile = func() (err error) {
-		guard, err = keeper.Start(guardPath, r.reg.File(r.id))
-		return err
-	}
-	defer func() {
-		if guard != nil {
-			guard.Stop()
-		}
-	}()
+	spec.Before = guard.Expect
 	s, err := bwrap.Start(spec)
 	if err != nil {
 		return 0, err

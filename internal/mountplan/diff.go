@@ -115,9 +115,10 @@ func nearest(at map[string]Mount, p string) (Mount, bool) {
 // session has Next.
 //
 // retained are the protections that wanted has only because of Retained; shown
-// are mounts that the session has beside old: a revocation leaves a path visible.
+// are mounts that the session has beside old: a revocation leaves a path visible,
+// and read-only.
 func Diff(old, wanted, retained, shown []Mount) []Change {
-	d := diff{was: byPathMap(old), now: byPathMap(wanted), visible: byPathMap(append(slices.Clone(shown), old...)), late: map[string]bool{}}
+	d := diff{was: byPathMap(old), now: byPathMap(wanted), visible: byPathMap(append(slices.Clone(shown), old...)), late: map[string]bool{}, stays: map[string]bool{}}
 	for _, m := range wanted {
 		if o, there := d.was[m.Path]; !there || !same(o, m) {
 			d.wanted(m, o, there)
@@ -128,13 +129,21 @@ func Diff(old, wanted, retained, shown []Mount) []Change {
 			d.left(o)
 		}
 	}
+	for _, m := range shown {
+		// A folder that was revoked on its own, and now lies in a writable one.
+		if _, ok := d.now[m.Path]; !ok && m.Kind == RO && closed(d.now, m.Path) == 0 {
+			if g, _ := nearest(d.now, m.Path); !d.late[g.Path] {
+				d.add = append(d.add, Change{Add, Mount{Kind: RW, Path: m.Path}, ""})
+			}
+		}
+	}
 	for _, m := range retained {
 		d.restart = append(d.restart, Change{Restart, m, "needs restart: it left the configuration, and a protection stays until then"})
 	}
 	slices.SortStableFunc(d.revoke, func(a, b Change) int { return -comparePaths(a.Mount.Path, b.Mount.Path) })
 	var first, last []Change
 	for _, c := range d.revoke {
-		if masked(d.now, c.Mount.Path) {
+		if masked(d.now, c.Mount.Path) || d.now[c.Mount.Path].Kind == Data {
 			first = append(first, c)
 		} else {
 			last = append(last, c)
@@ -146,6 +155,7 @@ func Diff(old, wanted, retained, shown []Mount) []Change {
 type diff struct {
 	was, now, visible                   map[string]Mount
 	late                                map[string]bool // wanted, and only a launch can mount it
+	stays                               map[string]bool // not wanted, and only a launch takes it away
 	protect, add, revoke, keep, restart []Change
 }
 
@@ -164,6 +174,10 @@ func (d *diff) wanted(m, o Mount, there bool) {
 		d.late[m.Path] = true
 		return
 	case m.Protection() && visible:
+		if o.Kind == RW {
+			// Under the mask it would stay writable for who is in there.
+			d.revoke = append(d.revoke, Change{Revoke, o, ""})
+		}
 		d.protect = append(d.protect, Change{Add, m, ""})
 		return
 	}
@@ -209,6 +223,7 @@ func (d *diff) left(o Mount) {
 	case o.Kind == RW && ok && d.late[g.Path] && d.inWritable(o):
 		// As writable as the session's mount around it, which only a launch
 		// replaces.
+		d.stays[o.Path] = true
 	case o.Kind == RW:
 		d.revoke = append(d.revoke, Change{Revoke, o, ""})
 	case o.Kind == Symlink:
@@ -222,9 +237,10 @@ func (d *diff) left(o Mount) {
 	}
 }
 
+// inWritable says whether o lies in something writable that stays.
 func (d *diff) inWritable(o Mount) bool {
 	g, ok := nearest(d.was, parent(o.Path))
-	return ok && g.Kind == RW
+	return ok && g.Kind == RW && (d.late[g.Path] || d.stays[g.Path])
 }
 
 // adds orders the writable binds. A folder above a protection is mounted before
@@ -284,10 +300,13 @@ func same(a, b Mount) bool {
 // configuration all that still closes something.
 func Next(old, wanted []Mount, changes []Change, failed func(Change) bool) []Mount {
 	was := byPathMap(old)
-	done := map[string]bool{}
+	added, revoked := map[string]bool{}, map[string]bool{}
 	for _, c := range changes {
-		if (c.Action == Add || c.Action == Revoke) && !failed(c) {
-			done[c.Mount.Path] = true
+		switch {
+		case c.Action == Add && !failed(c):
+			added[c.Mount.Path] = true
+		case c.Action == Revoke && !failed(c):
+			revoked[c.Mount.Path] = true
 		}
 	}
 	var out []Mount
@@ -299,7 +318,8 @@ func Next(old, wanted []Mount, changes []Change, failed func(Change) bool) []Mou
 			if m.Kind == Data {
 				m.Digest, m.N = o.Digest, o.N
 			}
-		case !done[m.Path]:
+		case m.Kind == RO && there && o.Kind == RW && revoked[m.Path]:
+		case !added[m.Path]:
 			continue
 		}
 		out = append(out, m)
@@ -315,8 +335,12 @@ func Next(old, wanted []Mount, changes []Change, failed func(Change) bool) []Mou
 		switch {
 		case taken || was[o.Path].Kind != o.Kind || o.Kind == Symlink:
 			continue
-		case o.Kind == RW && done[o.Path]:
-			continue
+		case o.Kind == RW && revoked[o.Path]:
+			if g, ok := nearest(have, o.Path); !ok || g.Kind != RW {
+				continue
+			}
+			// What was to close more around it or over it was not done.
+			o = Mount{Kind: RO, Path: o.Path}
 		case o.Protection():
 			if g, ok := nearest(have, o.Path); ok && (g.shows() || g.Protection()) && closed(have, o.Path) >= strictness(o) {
 				continue

@@ -111,8 +111,13 @@ func (r *reloader) prepare() error {
 			return fmt.Errorf("cannot make a folder of HOME_WRITABLE: %w", err)
 		}
 	}
+	recorded := map[string]bool{}
+	for _, m := range r.rec.Mounts {
+		recorded[m.Path] = m.Kind == mountplan.Data
+	}
 	for i, c := range r.changes {
-		if _, no := r.refused[i]; no || c.Action != mountplan.Add || c.Mount.Kind != mountplan.Data {
+		// What the launch has shown once stays as it was.
+		if _, no := r.refused[i]; no || c.Action != mountplan.Add || c.Mount.Kind != mountplan.Data || recorded[c.Mount.Path] {
 			continue
 		}
 		if err := r.reg.ReplaceData(r.rec.ID, strconv.Itoa(c.Mount.N), c.Mount.Content); err != nil {
@@ -210,24 +215,8 @@ func (r *reloader) protected(p string) string {
 // operations are the lines for mount-repair; at gives for each the index of its
 // change, -1 for one that stands for none.
 func (r *reloader) operations(todo []int, revoke string) (ops []mountop.Op, at []int) {
-	// What the plan has inside a changed path stays as the plan has it.
-	kept := map[string]bool{}
-	for _, i := range todo {
-		if c := r.changes[i]; c.Action == mountplan.Revoke {
-			kept[c.Mount.Path] = true
-		}
-	}
-	for _, i := range todo {
-		c := r.changes[i]
-		if c.Mount.Protection() {
-			continue
-		}
-		for _, m := range mountplan.Inside(r.layout.Plan.Mounts, c.Mount.Path) {
-			if !kept[m.Path] && (c.Action == mountplan.Add || !m.Protection()) {
-				kept[m.Path] = true
-				ops, at = append(ops, mountop.Op{Do: mountop.Keep, Path: m.Path}), append(at, -1)
-			}
-		}
+	for _, p := range keeps(r.layout.Plan.Mounts, r.changes) {
+		ops, at = append(ops, mountop.Op{Do: mountop.Keep, Path: p}), append(at, -1)
 	}
 	for _, i := range todo {
 		c := r.changes[i]
@@ -244,6 +233,31 @@ func (r *reloader) operations(todo []int, revoke string) (ops []mountop.Op, at [
 		ops, at = append(ops, op), append(at, i)
 	}
 	return ops, at
+}
+
+// keeps are the mounts of the plan inside changed paths that stay as the plan has
+// them: all inside what becomes writable, the writable ones inside what is closed.
+func keeps(plan []mountplan.Mount, changes []mountplan.Change) []string {
+	done := map[string]bool{}
+	for _, c := range changes {
+		if c.Action == mountplan.Revoke {
+			done[c.Mount.Path] = true
+		}
+	}
+	var out []string
+	for _, c := range changes {
+		if c.Action != mountplan.Add && c.Action != mountplan.Revoke {
+			continue
+		}
+		opens := c.Action == mountplan.Add && !c.Mount.Protection()
+		for _, m := range mountplan.Inside(plan, c.Mount.Path) {
+			if !done[m.Path] && (opens || !m.Protection()) {
+				done[m.Path] = true
+				out = append(out, m.Path)
+			}
+		}
+	}
+	return out
 }
 
 // take reads the results of one run into those of the changes.

@@ -200,8 +200,12 @@ func (r *reloader) reload(ctx context.Context) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
+	here, err := readTable("self")
+	if err != nil {
+		return nil, err
+	}
 	running := r.rec
-	running.Mounts = present(r.rec.Mounts, t)
+	running.Mounts = present(r.rec.Mounts, t, here)
 	r.had = running.Mounts
 	r.layout, err = layout.Make(ctx, layout.Options{Project: r.rec.Project, Running: &running})
 	if err != nil {
@@ -212,7 +216,7 @@ func (r *reloader) reload(ctx context.Context) ([]Line, error) {
 	}
 	r.number()
 	plan := r.layout.Plan.Mounts
-	r.changes = mountplan.Diff(r.had, plan, r.layout.Retained, shown(r.had, t))
+	r.changes = mountplan.Diff(r.had, plan, r.layout.Retained, shown(r.had, t, here))
 	last := slices.IndexFunc(r.changes, func(c mountplan.Change) bool {
 		return c.Action != mountplan.Add && c.Action != mountplan.Revoke
 	})
@@ -304,6 +308,22 @@ func (r *reloader) refuse() {
 		}
 		if link, ok := mountplan.Planted(r.had, c.Mount); ok {
 			r.refused[i] = "the symbolic link " + link + " leads there, and the sandbox can put links in its folder; name the path itself"
+		}
+	}
+	r.refuseAround()
+}
+
+// refuseAround refuses to make writable what has a protection inside that is not
+// going to be mounted.
+func (r *reloader) refuseAround() {
+	for i, c := range r.changes {
+		if _, no := r.refused[i]; no || c.Action != mountplan.Add || c.Mount.Kind != mountplan.RW {
+			continue
+		}
+		for k := range r.refused {
+			if p := r.changes[k].Mount; p.Protection() && mountplan.Under(p.Path, c.Mount.Path) {
+				r.refused[i] = "the protection of " + p.Path + " inside it cannot be mounted"
+			}
 		}
 	}
 }

@@ -66,14 +66,30 @@ func (t *table) on(p string) (mountinfo.Mount, bool) {
 	return m, ok && m.Point == p
 }
 
+// shows says whether m, a mount of a session, shows the object that is at p in
+// this table.
+func (t *table) shows(m mountinfo.Mount, p string) bool {
+	at, ok := t.at(p)
+	inFS := strings.TrimSuffix(at.Root, "/") + "/" + strings.TrimPrefix(strings.TrimPrefix(p, at.Point), "/")
+	return ok && m.Major == at.Major && m.Minor == at.Minor && m.Root == strings.TrimSuffix(inFS, "/")
+}
+
 func readOnly(m mountinfo.Mount) bool { return m.ReadOnly() || m.SuperReadOnly() }
 
 // table reads the session's mount table, which shows in /proc whoever owns the
 // namespace.
 func (r *reloader) table() (*table, error) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(r.rec.Sandbox.PID) + "/mountinfo")
-	if err != nil || !r.rec.Sandbox.Alive() {
+	t, err := readTable(strconv.Itoa(r.rec.Sandbox.PID))
+	if !r.rec.Sandbox.Alive() {
 		return nil, fmt.Errorf("session %s has ended", r.rec.ID)
+	}
+	return t, err
+}
+
+func readTable(pid string) (*table, error) {
+	data, err := os.ReadFile("/proc/" + pid + "/mountinfo")
+	if err != nil {
+		return nil, err
 	}
 	mounts, err := mountinfo.Parse(data)
 	if err != nil {
@@ -85,13 +101,18 @@ func (r *reloader) table() (*table, error) {
 // present are the mounts of the record that the session really has. Another
 // reload may have been killed after it wrote the record, and the host can take a
 // mount away that no guard puts back; such a line is no reason to leave it so.
-func present(record []mountplan.Mount, t *table) []mountplan.Mount {
+// here is the host's own mount table.
+func present(record []mountplan.Mount, t, here *table) []mountplan.Mount {
 	var out []mountplan.Mount
 	for _, m := range record {
 		at, there := t.on(m.Path)
 		switch {
+		case m.Kind == mountplan.Data && mountplan.Under(m.Path, "/etc"):
+			// FILTER_PASSWD is of the launch. Every useradd on the host takes
+			// these away, and the guard puts them back.
+			there = true
 		case m.Protection():
-			there = there && readOnly(at)
+			there = there && readOnly(at) && (m.Kind == mountplan.RO || !here.shows(at, m.Path))
 			if !there {
 				// Of what does not exist only the record tells: the guard mounts
 				// it when it appears.
@@ -108,20 +129,24 @@ func present(record []mountplan.Mount, t *table) []mountplan.Mount {
 	return out
 }
 
-// shown are read-only mounts that the session has beside those of list: what a
-// revocation leaves visible.
-func shown(list []mountplan.Mount, t *table) []mountplan.Mount {
+// shown are mounts of the host's objects that the session has beside those of list,
+// and beside the host's own mounts: what a revocation leaves visible, or is going to.
+func shown(list []mountplan.Mount, t, here *table) []mountplan.Mount {
 	listed := make(map[string]bool, len(list))
 	for _, m := range list {
 		listed[m.Path] = true
 	}
 	var out []mountplan.Mount
 	for _, m := range t.mounts {
-		if m.Point == "/" || listed[m.Point] || !m.ReadOnly() {
-			continue // the root is bwrap's own
+		if _, host := here.on(m.Point); host || listed[m.Point] || !here.shows(m, m.Point) {
+			continue
 		}
 		if top, ok := t.on(m.Point); ok && top.ID == m.ID {
-			out = append(out, mountplan.Mount{Kind: mountplan.RO, Path: m.Point})
+			kind := mountplan.RW
+			if m.ReadOnly() {
+				kind = mountplan.RO
+			}
+			out = append(out, mountplan.Mount{Kind: kind, Path: m.Point})
 		}
 	}
 	return out
@@ -134,8 +159,10 @@ func strays(next []mountplan.Mount, changes []mountplan.Change, t *table) []moun
 	listed := make(map[string]bool, len(changes))
 	closing := map[string]bool{}
 	for _, c := range changes {
-		listed[c.Mount.Path] = true
-		closing[c.Mount.Path] = c.Action == mountplan.Revoke || c.Action == mountplan.Add && c.Mount.Protection()
+		if c.Action == mountplan.Add || c.Action == mountplan.Revoke {
+			listed[c.Mount.Path] = true
+			closing[c.Mount.Path] = closing[c.Mount.Path] || c.Action == mountplan.Revoke || c.Mount.Protection()
+		}
 	}
 	// What is mounted below a path goes with it.
 	goes := func(p string) bool {
@@ -152,6 +179,9 @@ func strays(next []mountplan.Mount, changes []mountplan.Change, t *table) []moun
 		g, ok := governing(m.Point)
 		if !ok || !g.Protection() && (g.Kind != mountplan.Tmpfs || g.Path == m.Point) {
 			continue
+		}
+		if top, ok := t.on(m.Point); ok && (top.Major != m.Major || top.Minor != m.Minor || top.Root != m.Root) {
+			continue // under a mask, where no name leads to it
 		}
 		listed[m.Point] = true
 		out = append(out, mountplan.Change{Action: mountplan.Revoke, Mount: mountplan.Mount{Kind: mountplan.RW, Path: m.Point}})

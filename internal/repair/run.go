@@ -120,9 +120,14 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 	if err := r.enter(); err != nil {
 		return fmt.Errorf("%w: %w", ErrCannotEnter, err)
 	}
+	var missing []string // protections that could not be mounted
 	for i, op := range ops {
 		if err := errs[i]; err != nil {
 			r.set(i, Result{Status: Refused, Text: err.Error()})
+			continue
+		}
+		if p := firstBelow(missing, op.Path); p != "" && (op.Do == opRW || op.Do == opRemountRW) {
+			r.set(i, Result{Status: Refused, Text: "the protection of " + p + " inside it could not be mounted"})
 			continue
 		}
 		a, err := r.one(op, ops)
@@ -132,9 +137,12 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 		if err != nil {
 			return err
 		}
-		if a.Guard != nil {
-			a.Guard.Op = i
-			r.guards = append(r.guards, *a.Guard)
+		for _, g := range a.Guards {
+			g.Op = i
+			r.guards = append(r.guards, g)
+		}
+		if protects[op.Do] && a.Status != OK {
+			missing = append(missing, op.Path)
 		}
 		res := Result{Status: a.Status, Text: a.Text}
 		if a.Status == Busy {
@@ -143,6 +151,19 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 		r.set(i, res)
 	}
 	return r.sweep()
+}
+
+// protects are the operations that take access away. What lies above one that
+// failed is not made writable in the same run.
+var protects = map[string]bool{opRO: true, opMaskFile: true, opMaskDir: true, opData: true}
+
+func firstBelow(paths []string, dir string) string {
+	for _, p := range paths {
+		if mountplan.Under(p, dir) {
+			return p
+		}
+	}
+	return ""
 }
 
 // enter checks the process and starts the worker in its namespaces.

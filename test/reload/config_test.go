@@ -276,17 +276,32 @@ func TestOtherVersionNeedsRestart(t *testing.T) {
 }
 
 func TestOtherBackendsAreNotSupported(t *testing.T) {
-	f := newFixture(t)
-	f.conf(nil)
-	b := f.start()
-	// Only bwrap sessions are registered; a record that says otherwise is none.
-	data := bytes.Replace(b.record().Marshal(), []byte("\nbackend bwrap\n"), []byte("\nbackend landlock\n"), 1)
-	if err := os.WriteFile(b.file(), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := b.reload()
-	if r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, "not supported, restart") {
-		t.Errorf("exit %d %q %q", r.Code, r.Stdout, r.Stderr)
+	for _, backend := range []string{"landlock", "firejail"} {
+		t.Run(backend, func(t *testing.T) {
+			f := newFixture(t)
+			f.conf(nil)
+			c := f.Command("agent-sandbox", "--backend", backend, "--", "sh", "-c", "echo up; exec sleep 600")
+			out, _ := c.StdoutPipe()
+			var errb strings.Builder
+			c.Stderr = &errb
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { c.Process.Kill(); c.Wait() }()
+			line := make([]byte, 3)
+			n, _ := out.Read(line)
+			harness.Need(t, string(line[:n]) == "up\n", "the backend "+backend+" does not start here")
+			for _, args := range [][]string{{"reload"}, {"reload", "--project", f.Project}, {"reload", "--dry-run"}} {
+				r := f.Run("agent-sandbox", args...)
+				if r.Code != 1 || r.Stdout != "" || !strings.Contains(r.Stderr, "not supported, restart") {
+					t.Errorf("%v: exit %d %q %q", args, r.Code, r.Stdout, r.Stderr)
+				}
+			}
+			// Only bwrap sessions are registered.
+			if r := f.Run("agent-sandbox", "sessions"); r.Stdout != "" {
+				t.Errorf("registered: %q", r.Stdout)
+			}
+		})
 	}
 }
 
