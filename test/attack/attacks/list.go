@@ -49,7 +49,7 @@ var List = []Attack{
 	{Name: "read-by-proc-1-root", Inside: `leaks cat /proc/self/root$PWD/.env /proc/1/root$PWD/.env /proc/1/cwd/.env`},
 	{Name: "read-by-any-proc-root", Inside: `for p in /proc/[0-9]*; do leaks cat $p/root$HOME/.ssh/id_rsa $p/root$HOME/secret.txt $p/root$PWD/.env $p/cwd/.env $p/root$OTHER/file.txt && exit; done; exit 1`},
 	{Name: "read-by-thread-root", Inside: `for p in /proc/[0-9]*/task/*; do leaks cat $p/root$HOME/.ssh/id_rsa $p/cwd/.env && exit; done; exit 1`},
-	{Name: "read-inherited-descriptor", Inside: `leaks cat /dev/fd/7 || cat <&7 | grep -aq TOPSECRET`},
+	{Name: "read-inherited-descriptor", Inside: `leaks cat /dev/fd/37 || cat <&37 | grep -aq TOPSECRET`},
 	{Name: "read-own-descriptors", Inside: `for f in /proc/$$/fd/*; do [ -f $f ] && leaks cat $f && exit; done; exit 1`},
 	{Name: "read-descriptors-of-others", Inside: `for f in /proc/[0-9]*/fd/*; do [ -f $f ] && leaks cat $f && exit; done; exit 1`},
 	{Name: "list-descriptors-of-others", Powerless: true, // pid 1 is root's outside
@@ -137,7 +137,7 @@ var List = []Attack{
 	{Name: "trace-supervisor", Powerless: true, Inside: `for p in /proc/[0-9]*; do tr '\0' '\n' <$p/cmdline | head -1 | grep -qx /run/agent-sandbox/init && $T trace ${p#/proc/} && exit; done; exit 1`},
 	{Name: "abstract-socket", Inside: `$T connect $ME`},
 	{Name: "nested-user-namespace", Inside: `unshare -U true`},
-	{Name: "nested-mount-namespace", Inside: `unshare -Urm sh -c 'umount -l .env; mount -t tmpfs t /mnt'`},
+	{Name: "nested-mount-namespace", Inside: `unshare -Urm sh -c 'umount -l .env; mount -t tmpfs t /tmp'`},
 	{Name: "nested-bwrap", Inside: `bwrap --ro-bind / / --dev /dev true`},
 	{Name: "mount", Powerless: true, Inside: `mount -t tmpfs t /tmp || mount -o remount,rw /usr || umount -l "$P/.env" || umount ~/.ssh`},
 	{Name: "enter-namespace", Powerless: true, Inside: `nsenter -t 1 -m true || nsenter -U -t 1 true`},
