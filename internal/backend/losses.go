@@ -51,7 +51,7 @@ func LandlockLosses(c *config.Settings, u host.User, abi int) []mountplan.Loss {
 
 // FirejailLosses are the same for firejail.
 func FirejailLosses(isolated bool) []mountplan.Loss {
-	out := []mountplan.Loss{{Text: "what the host mounts during the session can arrive inside, also below read-only folders"}}
+	out := []mountplan.Loss{{Text: "a protected file shows when the host replaces it by renaming during the session"}, {Text: "what the host mounts during the session can arrive inside, also below read-only folders"}}
 	if abi, err := landlock.ABI(); !isolated && (err != nil || abi < landlock.ScopesABI) {
 		out = append(out, mountplan.Loss{Text: "abstract sockets can be reached, the kernel's landlock has no scopes (Linux 6.12); NETWORK_FILTER_MODE=isolated closes them"})
 	}

@@ -90,6 +90,12 @@ func Landlock(s Session, rules *landlock.Rules) (*bwrap.Session, error) {
 	return bwrap.StartProgram(p)
 }
 
+// attempts is how often a start in firejail is tried whose protections do not hold.
+const attempts = 3
+
+// notHeld is what the supervisor says then.
+const notHeld = "firejail does not hold what it was asked for"
+
 // Firejail starts a session in firejail at path.
 func Firejail(s Session, path string, profile *firejail.Profile) (*bwrap.Session, error) {
 	file := s.Private + "/firejail.profile"
@@ -103,7 +109,14 @@ func Firejail(s Session, path string, profile *firejail.Profile) (*bwrap.Session
 	defer protections.Close()
 	p := s.program(path, append([]string{"--profile=" + file, keepFDs()}, s.firejail()...)...)
 	p.After = []*os.File{protections}
-	return bwrap.StartProgram(p)
+	for try := 1; ; try++ {
+		running, err := bwrap.StartProgram(p)
+		// A masked file that the host replaces while firejail starts shows:
+		// every useradd does that with the user database.
+		if err == nil || try == attempts || !strings.Contains(err.Error(), notHeld) {
+			return running, err
+		}
+	}
 }
 
 // Supervisor is sandbox-init for these backends; args are those after Supervise.
@@ -133,7 +146,7 @@ func Supervisor(args []string) int {
 	case len(args) == 3 && args[0] == "firejail":
 		nested := args[1] == "true"
 		if err := verify(os.NewFile(fdAfter, "protections")); err != nil {
-			return fail(fmt.Errorf("firejail does not hold what it was asked for: %w", err))
+			return fail(fmt.Errorf(notHeld+": %w", err))
 		}
 		sandboxinit.Restrict = func() error {
 			if err := landlock.RestrictWhereScoped(); err != nil {
@@ -178,7 +191,8 @@ func expected(p *firejail.Profile, private string) []byte {
 
 // verify looks from inside at whether all is as expected.
 func verify(f *os.File) error {
-	data, err := io.ReadAll(f)
+	// From its beginning: another attempt may have read it.
+	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<30))
 	f.Close()
 	if err != nil {
 		return err

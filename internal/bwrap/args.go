@@ -29,7 +29,11 @@ type Spec struct {
 	IsolateNet bool              // own network namespace with nothing but loopback
 	Seccomp    []byte            // filter program, an array of struct sock_filter; empty for none
 	NProc      string            // RLIMIT_NPROC of the command, empty for the caller's
-	Meanwhile  func() error      // done by Start while bwrap sets up, once; nil for nothing
+
+	// Before is called right before each try to start bwrap, with the inode of a
+	// socket that all of the sandbox's processes hold until the command runs: for
+	// keeper.Process.Expect. Nil for nothing.
+	Before func(socket uint64) error
 
 	ProcReadOnly []string // entries of /proc that are shown read-only; see RootProc
 }

@@ -10,18 +10,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"agent-sandbox/internal/cli"
+	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/sandboxinit"
 	"agent-sandbox/internal/sys"
 )
 
 // attempts is how often a start is tried that fails because the host's mount
 // table changes meanwhile.
-const attempts = 3
+const attempts = 5
 
 // A Session is a started sandbox.
 type Session struct {
@@ -31,8 +31,9 @@ type Session struct {
 	MountNS    uint64   // inode of the mount namespace
 	PIDNS      uint64   // inode of the pid namespace
 
-	control int // socket to sandbox-init
-	pidfd   int // of bwrap
+	control int    // socket to sandbox-init
+	socket  uint64 // inode of the other end
+	pidfd   int    // of bwrap
 	signals chan os.Signal
 	exited  chan syscall.WaitStatus
 	stderr  *os.File // what bwrap printed
@@ -61,9 +62,6 @@ func Start(spec Spec) (*Session, error) {
 	// it as soon as a thread blocks, and does not look every 20 µs whether it should.
 	runtime.GOMAXPROCS(1)
 	signals := catch()
-	if spec.Meanwhile != nil {
-		spec.Meanwhile = sync.OnceValue(spec.Meanwhile)
-	}
 	for try := 1; ; try++ {
 		s, err := start(spec, signals)
 		var f *failure
@@ -107,7 +105,7 @@ func start(spec Spec, signals chan os.Signal) (*Session, error) {
 		}
 		p.After = append(p.After, f)
 	}
-	return p.start(signals, spec.Meanwhile, func(s *Session, m *sys.Message) error {
+	return p.start(signals, spec.Before, func(s *Session, m *sys.Message) error {
 		s.readInfo(info)
 		if m == nil {
 			return nil
@@ -169,7 +167,7 @@ func (open *files) memfd(name string, content []byte) (*os.File, error) {
 
 // start starts p and waits until sandbox-init has reported, or p has ended; found
 // is called with the report, or with nil where there was none.
-func (p Program) start(signals chan os.Signal, meanwhile func() error, found func(*Session, *sys.Message) error) (*Session, error) {
+func (p Program) start(signals chan os.Signal, before func(socket uint64) error, found func(*Session, *sys.Message) error) (*Session, error) {
 	if err := sys.CloexecFrom(3); err != nil {
 		return nil, err
 	}
@@ -194,7 +192,11 @@ func (p Program) start(signals chan os.Signal, meanwhile func() error, found fun
 	if err != nil {
 		return nil, err
 	}
-	if err := sys.PassCred(ours); err != nil {
+	socket, err := sys.Inode(theirs)
+	if err == nil {
+		err = sys.PassCred(ours)
+	}
+	if err != nil {
 		return nil, err
 	}
 
@@ -214,7 +216,7 @@ func (p Program) start(signals chan os.Signal, meanwhile func() error, found fun
 		fds = append(fds, f.Fd())
 	}
 
-	s := &Session{control: ours, signals: signals, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
+	s := &Session{control: ours, socket: socket, signals: signals, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
 	s.owns = func(pgrp int) bool {
 		ns, err := sys.NSInode(strconv.Itoa(pgrp), "pid")
 		return err == nil && ns == s.PIDNS
@@ -222,6 +224,14 @@ func (p Program) start(signals chan os.Signal, meanwhile func() error, found fun
 	attr := &syscall.SysProcAttr{PidFD: &s.pidfd}
 	if p.DieWithUs {
 		attr.Pdeathsig = syscall.SIGKILL
+	}
+	if before != nil {
+		err = before(socket)
+	}
+	if err != nil {
+		syscall.Close(ours)
+		syscall.Close(theirs)
+		return nil, err
 	}
 	var pid int
 	onLastingThread(func() {
@@ -238,7 +248,7 @@ func (p Program) start(signals chan os.Signal, meanwhile func() error, found fun
 		ws, _ := sys.WaitChild(pid)
 		s.exited <- ws
 	}()
-	if err := s.awaitReady(found, meanwhile); err != nil {
+	if err := s.awaitReady(found); err != nil {
 		syscall.Close(ours)
 		return nil, err
 	}
@@ -268,9 +278,9 @@ func terminalOr(other uintptr) uintptr {
 	return other
 }
 
-// awaitReady does what can be done meanwhile, and returns when sandbox-init has
-// reported, bwrap has ended, or a signal came that ends a program.
-func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile func() error) error {
+// awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
+// came that ends a program.
+func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
 	watched := make(chan struct{})
@@ -281,10 +291,15 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile
 			select {
 			case <-ready:
 				return
+			case ws := <-s.exited:
+				// Its child, if left waiting, holds the socket open.
+				s.exited <- ws
+				sys.Shutdown(s.control)
+				return
 			case sig := <-s.signals:
 				if slices.Contains(deadly, sig) {
 					interrupted.Store(int32(sig.(syscall.Signal)))
-					sys.PidfdSend(s.pidfd, syscall.SIGKILL)
+					s.Kill()
 				} else {
 					early = append(early, sig)
 				}
@@ -292,10 +307,6 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile
 		}
 	}()
 	notify(s.signals, forwarded)
-	var failed error
-	if meanwhile != nil {
-		failed = meanwhile()
-	}
 	m, err := sys.Recv(s.control)
 	close(ready)
 	<-watched
@@ -309,8 +320,8 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile
 	if sig != 0 || err != nil || len(m.Data) == 0 {
 		found(s, nil)
 		ws := s.end()
+		keeper.EndHolders(s.socket) // what bwrap left before it told of its child
 		if sig != 0 {
-			killOrphans()
 			return &Interrupted{syscall.Signal(sig)}
 		}
 		return s.failure(ws)
@@ -318,10 +329,6 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error, meanwhile
 	if err := found(s, &m); err != nil {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
-	}
-	if failed != nil {
-		s.end()
-		return failed
 	}
 	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
@@ -455,16 +462,4 @@ func (s *Session) end0() syscall.WaitStatus {
 		sys.WaitChild(s.InitPID)
 	}
 	return ws
-}
-
-// killOrphans ends what a killed bwrap left before it told of its child: that
-// waits for a word of bwrap, without a death signal, for ever.
-func killOrphans() {
-	for _, pid := range sys.Children() {
-		name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
-		if err == nil && strings.TrimSpace(string(name)) == "bwrap" {
-			syscall.Kill(pid, syscall.SIGKILL)
-			sys.WaitChild(pid)
-		}
-	}
 }

@@ -19,9 +19,12 @@ func TestSetupFails(t *testing.T) {
 			{"missing", `PATH=$(dirname "$(command -v launch)"); launch printf ran`, "bwrap is not installed", "apt install bubblewrap"},
 			{"too old", `PATH=$PWD/bin:$PATH; launch printf ran`, "bwrap 0.4.1 is too old", "install a newer"},
 			{"no user namespaces", `unshare -Ur sh -c 'echo 0 >/proc/sys/user/max_user_namespaces; launch printf ran'`, "user namespaces are switched off", "sysctl -w user.max_user_namespaces"},
-			{"proc partly covered, as in docker", `unshare -Urmpf --mount-proc sh -c 'mount -t tmpfs x /proc/sys; launch printf ran'`, "the container around", "systempaths=unconfined"},
+			{"proc partly covered, as in docker", `unshare -Urmpf --mount-proc sh -c 'mount --bind /dev/null /proc/version; launch printf ran'`, "the container around", "systempaths=unconfined"},
 		} {
-			r := u.run("bash", "-c", c.script)
+			if strings.Contains(c.script, "unshare") && u.launcher == real {
+				continue // there nobody is root, to whom the administrator's folders could belong
+			}
+			r := u.run("bash", "-c", "export SANDBOX_BACKEND=bwrap; "+c.script)
 			if r.Code != 125 || !strings.Contains(r.Stderr, c.what) || !strings.Contains(r.Stderr, "hint: ") || !strings.Contains(r.Stderr, c.mend) || r.Stdout != "" {
 				t.Errorf("%s: status %d, %q, %q; want %q, %q", c.name, r.Code, r.Stdout, r.Stderr, c.what, c.mend)
 			}
@@ -29,21 +32,21 @@ func TestSetupFails(t *testing.T) {
 	})
 }
 
-// bwrap is tried three times where the host's mounts change under it.
+// bwrap is tried five times where the host's mounts change under it.
 func TestRetries(t *testing.T) {
 	u := newUser(t, byHand)
 	u.Write("proj/bin/bwrap", `#!/bin/sh
 [ "$1" = --version ] && exec /usr/bin/bwrap --version
 echo >>tries
-[ $(wc -l <tries) -ge $WORKS ] && exec /usr/bin/bwrap "$@"
+[ $(wc -l <tries) -ge $(cat works) ] && exec /usr/bin/bwrap "$@"
 echo "bwrap: Can't bind mount /oldroot/x on /newroot/x: Unable to remount destination \"/newroot/x\" with correct flags: Invalid argument" >&2
 exit 1
 `)
 	os.Chmod(u.Project+"/bin/bwrap", 0o755)
-	if r := u.run("bash", "-c", "WORKS=3 PATH=$PWD/bin:$PATH launch printf ran"); r.Code != 0 || r.Stdout != "ran" || r.Stderr != "" {
+	if r := u.run("bash", "-c", "echo 5 >works; PATH=$PWD/bin:$PATH launch printf ran"); r.Code != 0 || r.Stdout != "ran" || r.Stderr != "" {
 		t.Errorf("status %d, %q, %q", r.Code, r.Stdout, r.Stderr)
 	}
-	if r := u.run("bash", "-c", "rm tries; WORKS=99 PATH=$PWD/bin:$PATH launch printf ran; echo $?; wc -l <tries"); r.Stdout != "125\n3\n" || !strings.Contains(r.Stderr, "Invalid argument") {
+	if r := u.run("bash", "-c", "rm tries; echo 99 >works; PATH=$PWD/bin:$PATH launch printf ran; echo $?; wc -l <tries"); r.Stdout != "125\n5\n" || !strings.Contains(r.Stderr, "Invalid argument") {
 		t.Errorf("%q, %q", r.Stdout, r.Stderr)
 	}
 }

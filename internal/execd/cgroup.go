@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"agent-sandbox/internal/mountinfo"
 	"agent-sandbox/internal/sys"
@@ -163,4 +164,27 @@ func Members(cgroups string, uid uint32) int {
 		return nil
 	})
 	return n
+}
+
+// endReaders kills what runs in the readers' cgroup and waits for it to be gone.
+// Not by cgroup.kill: on some kernels (6.1.129 and later of Debian 12) whatever
+// clone3 starts in a cgroup after that is killed at once.
+func endReaders(cgroups string) {
+	path := "/" + parentName + "/" + readersName
+	data, _ := os.ReadFile(filepath.Join(cgroups, path, "cgroup.procs"))
+	for _, s := range strings.Fields(string(data)) {
+		pid, err := strconv.Atoi(s)
+		if err != nil {
+			continue
+		}
+		pidfd, err := sys.PidfdOpen(pid)
+		if err != nil {
+			continue
+		}
+		if now, err := cgroupOf(pid); err == nil && now == path {
+			sys.PidfdSignal(pidfd, syscall.SIGKILL)
+			sys.ReadableWithin(int(pidfd.Fd()), time.Second)
+		}
+		pidfd.Close()
+	}
 }

@@ -81,9 +81,7 @@ func Prepare(c Config) (denylist.Settings, error) {
 	if s.Readers, err = makeCgroup(readers); err != nil {
 		return s, fmt.Errorf("cgroup %s: %w", readers, err)
 	}
-	// Readers of a daemon that was killed; before Linux 5.14 they end by
-	// themselves, when they find their pipe closed.
-	os.WriteFile(filepath.Join(readers, "cgroup.kill"), []byte("1"), 0)
+	endReaders(c.Cgroups) // of a daemon that was killed
 	f, err := openFolder(c.RunDir)
 	if err != nil {
 		return s, err
@@ -195,7 +193,7 @@ func (l *Log) Warnf(format string, args ...any) {
 func Remove(c Config) error {
 	var errs []error
 	parent := filepath.Join(c.Cgroups, parentName)
-	os.WriteFile(filepath.Join(parent, readersName, "cgroup.kill"), []byte("1"), 0)
+	endReaders(c.Cgroups)
 	list, err := os.ReadDir(parent)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)

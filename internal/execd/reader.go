@@ -57,11 +57,17 @@ type reader struct {
 	timer   *time.Timer
 }
 
-func (r *reader) close() {
+// close ends the reader and says how it ended, which is of interest where it
+// ended by itself.
+func (r *reader) close() string {
 	r.in.Close()
 	r.out.Close()
 	r.process.Kill()
-	r.process.Wait()
+	state, err := r.process.Wait()
+	if err != nil {
+		return err.Error()
+	}
+	return state.String()
 }
 
 // start starts a reader in the readers' cgroup, so that its opens are noted and
@@ -144,8 +150,7 @@ func (p *readers) take(who identity) (*reader, error) {
 		}
 	}
 	if _, err := fmt.Fprintf(r.in, "%s %d %d %s\n", sayIdentity, who.uid, who.gid, who.groups); err != nil {
-		r.close()
-		return nil, err
+		return nil, fmt.Errorf("list reader ended: %s", r.close())
 	}
 	r.who = &who
 	return r, nil
@@ -180,7 +185,7 @@ func (p *readers) read(who identity, home bool, list string) (*found, error) {
 		return nil, err
 	}
 	f, err := p.ask(r, home, list)
-	if errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if ended(err) {
 		// It may have been killed while it waited: the user may do that.
 		r.close()
 		if r, err = p.take(who); err != nil {
@@ -189,14 +194,21 @@ func (p *readers) read(who identity, home bool, list string) (*found, error) {
 		f, err = p.ask(r, home, list)
 	}
 	if err != nil {
-		r.close()
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		how := r.close()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
 			err = errReadTime
+		case ended(err):
+			err = fmt.Errorf("list reader ended: %s", how)
 		}
 		return nil, err
 	}
 	p.put(r)
 	return f, nil
+}
+
+func ended(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 func (p *readers) ask(r *reader, home bool, list string) (*found, error) {

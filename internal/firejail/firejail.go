@@ -274,7 +274,7 @@ func (b *builder) homeBase() error {
 		switch {
 		case m.Path == b.home:
 			base, inside = m, nil
-		case shows(m) && mountplan.Under(m.Path, b.home) && b.exists(m.Path):
+		case (shows(m) || m.Kind == mountplan.Symlink) && mountplan.Under(m.Path, b.home) && b.exists(m.Path):
 			inside = append(inside, m.Path)
 		}
 	}

@@ -3,12 +3,15 @@
 // a process outside the sandbox that holds pidfds of both cannot be talked out of
 // it.
 //
-// The launcher starts the keeper, mount-guard, before bwrap, and hands it the
-// pidfds over a socket when pid 1 is there; the command runs after the keeper has
-// said that it watches. Further messages are the two programs' own affair.
+// The launcher starts the keeper, mount-guard, before bwrap makes its child, and
+// hands it the pidfds over a socket when pid 1 is there; the command runs after the
+// keeper has said that it watches. Until then the keeper knows a sandbox by the
+// socket that its processes hold: a bwrap that dies before it has let its child go
+// leaves that waiting, without a death signal, for ever.
 package keeper
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +28,7 @@ const socketFD = 3
 
 // First bytes of messages.
 const (
+	expect   = 'e' // to the keeper, with the inode of the sandbox's socket
 	watch    = 'w' // to the keeper, with the pidfds of launcher and pid 1
 	watching = 'k' // to the launcher
 )
@@ -75,6 +79,16 @@ func Start(path string, args ...string) (*Process, error) {
 	return &Process{PID: pid, sock: ours, stderr: stderr}, nil
 }
 
+// Expect tells the keeper, before bwrap is started, which socket the processes of
+// the sandbox will hold: the inode of it. Should the launcher go before Watch, the
+// keeper ends what holds it.
+func (p *Process) Expect(socket uint64) error {
+	if err := sys.Send(p.sock, binary.LittleEndian.AppendUint64([]byte{expect}, socket)); err != nil {
+		return fmt.Errorf("cannot talk to the keeper: %w", err)
+	}
+	return nil
+}
+
 func maxProcs(e string) bool { return strings.HasPrefix(e, "GOMAXPROCS=") }
 
 // Watch hands over pid 1 of the sandbox and returns when the keeper watches it.
@@ -120,21 +134,64 @@ type Ward struct {
 }
 
 // Accept, called by the keeper, waits for the launcher to hand over the sandbox.
-// The error is io.EOF where the launcher ended, or gave the session up, first.
+// The error is io.EOF where the launcher ended, or gave the session up, first; what
+// there was of a sandbox has been ended then.
 func Accept() (*Ward, error) {
-	m, err := sys.Recv(socketFD)
-	if err == nil {
-		err = sys.CloexecFrom(socketFD)
+	if err := sys.CloexecFrom(socketFD); err != nil {
+		return nil, err
 	}
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("descriptor %d is not the launcher's socket: %w", socketFD, err)
-	case len(m.Data) == 0:
-		return nil, io.EOF
-	case m.Data[0] != watch || len(m.FDs) != 2:
-		return nil, errors.New("the launcher handed over no sandbox")
+	var socket uint64
+	for {
+		m, err := sys.Recv(socketFD)
+		switch {
+		case err != nil && socket == 0:
+			return nil, fmt.Errorf("descriptor %d is not the launcher's socket: %w", socketFD, err)
+		case err != nil || len(m.Data) == 0:
+			if socket != 0 {
+				EndHolders(socket)
+			}
+			return nil, io.EOF
+		case m.Data[0] == expect && len(m.Data) == 9:
+			socket = binary.LittleEndian.Uint64(m.Data[1:])
+		case m.Data[0] == watch && len(m.FDs) == 2:
+			return &Ward{m.FDs[0], m.FDs[1]}, nil
+		default:
+			return nil, errors.New("the launcher handed over no sandbox")
+		}
 	}
-	return &Ward{m.FDs[0], m.FDs[1]}, nil
+}
+
+// EndHolders kills what holds a socket until nothing does.
+func EndHolders(socket uint64) {
+	for range maxRounds {
+		pids := sys.SocketHolders(socket)
+		for _, pid := range pids {
+			end(pid, socket)
+		}
+		if len(pids) == 0 {
+			return
+		}
+	}
+}
+
+// maxRounds bounds the rounds: a process that is killed forks no more, so two or
+// three do.
+const maxRounds = 100
+
+// end kills a process that holds the socket and waits for its end. It looks again
+// after it has a pidfd, for the pid may be another's by then.
+func end(pid int, socket uint64) {
+	f, err := sys.PidfdOpen(pid)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if !slices.Contains(sys.SocketHolders(socket), pid) {
+		return
+	}
+	sys.PidfdSignal(f, syscall.SIGKILL)
+	sys.WaitReadable(int(f.Fd()))
+	sys.WaitChild(pid) // where it was ours
 }
 
 // Watching tells the launcher that the sandbox is being kept: the command may run.

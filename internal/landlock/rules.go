@@ -104,7 +104,7 @@ const (
 	hidden
 	visible  // read-only
 	writable // and readable
-	node_    // a device
+	special  // a device
 )
 
 func modeOf(m mountplan.Mount) mode {
@@ -114,7 +114,7 @@ func modeOf(m mountplan.Mount) mode {
 	case mountplan.RW:
 		return writable
 	case mountplan.Dev:
-		return node_
+		return special
 	}
 	return hidden
 }
@@ -147,7 +147,6 @@ func (n *node) add(m mountplan.Mount) {
 	if m.Kind == mountplan.DevFS {
 		for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
 			n.add(mountplan.Mount{Kind: mountplan.Dev, Path: "/" + name})
-			n.below[name].path = join(n.path, name)
 		}
 	}
 }
@@ -173,7 +172,7 @@ func (b *rules) visit(n *node, m mode) error {
 		if n.mount.Protection() {
 			b.out.Hidden = append(b.out.Hidden, n.path)
 		}
-	case node_:
+	case special:
 		b.grant(n.path, device)
 		return nil
 	default:
@@ -236,7 +235,7 @@ func (b *rules) split(n *node, m mode) error {
 		return nil // and cannot be made, in a folder that is split as well
 	}
 	if err != nil {
-		return fmt.Errorf("cannot leave %q out of %q: %w", first(n.weaker(m)).path, n.path, err)
+		return fmt.Errorf("cannot leave %q out of %q: %w", n.weaker(m)[0].path, n.path, err)
 	}
 	b.out.Closed = append(b.out.Closed, n.path)
 	if !n.hidesFolder() {
@@ -251,7 +250,7 @@ func (b *rules) split(n *node, m mode) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, mountplan.ErrNoAnswer):
 		case err != nil:
-			return fmt.Errorf("cannot leave %q out of %q: %w", first(n.weaker(m)).path, n.path, err)
+			return fmt.Errorf("cannot leave %q out of %q: %w", n.weaker(m)[0].path, n.path, err)
 		case info.Type != mountplan.Link: // a link shows what its target shows
 			b.grant(path, access(m))
 		}
@@ -263,8 +262,6 @@ func (b *rules) split(n *node, m mode) error {
 	}
 	return nil
 }
-
-func first(list []*node) *node { return list[0] }
 
 // hidesFolder says whether anything below n that is hidden is a folder.
 func (n *node) hidesFolder() bool {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -66,7 +67,8 @@ type run struct {
 	reg *session.Registry
 	id  string
 
-	warned map[string]bool // warnings that were printed
+	warned map[string]bool                 // warnings that were printed
+	guard  func() (*keeper.Process, error) // waits for startGuard
 }
 
 // warn prints a warning once.
@@ -95,7 +97,16 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		fmt.Fprintln(stdout, bwrap.CommandLine(spec))
 		return cli.OK, nil
 	}
+	if err := r.absent(); err != nil {
+		return 0, err
+	}
 	return r.registered(r.Plan, func(here session.Here, made []string) (int, error) {
+		r.startGuard()
+		defer func() {
+			if guard, _ := r.guard(); guard != nil {
+				guard.Stop()
+			}
+		}()
 		if err := r.writeData(); err != nil {
 			return 0, err
 		}
@@ -103,6 +114,19 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		spec.Env = append(spec.Env, "SANDBOX_SESSION="+r.id)
 		return r.session(spec, here, made)
 	})
+}
+
+// absent refuses a session in which something to be protected, that is not there and
+// that no place can be held for, would show when it comes: only the guard can
+// protect that.
+func (r *run) absent() error {
+	for _, m := range r.Plan.Mounts {
+		if m.Absent && r.settings().Scalar("MOUNT_GUARD") != "repair" {
+			return cli.WithHint(fmt.Errorf("cannot protect %s, which does not exist, and which you may not make (%s)", cli.Quote(m.Path), r.Plan.Causes[m.Path].Text),
+				"MOUNT_GUARD=repair protects it when it comes; or take it out of the configuration")
+		}
+	}
+	return nil
 }
 
 // registered runs f with a folder for the session in the registry, what the plan
@@ -142,22 +166,25 @@ func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []
 	return f(here, made)
 }
 
+// startGuard starts the guard; guard waits until it has been.
+func (r *run) startGuard() {
+	r.guard = sync.OnceValues(func() (*keeper.Process, error) {
+		path, err := cli.Helper("mount-guard")
+		if err != nil {
+			return nil, err
+		}
+		return keeper.Start(path, r.reg.File(r.id))
+	})
+	go r.guard()
+}
+
 // session starts everything, writes the record, lets the command run and waits.
 func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, error) {
-	guardPath, err := cli.Helper("mount-guard")
+	guard, err := r.guard()
 	if err != nil {
 		return 0, err
 	}
-	var guard *keeper.Process
-	spec.Meanwhile = func() (err error) {
-		guard, err = keeper.Start(guardPath, r.reg.File(r.id))
-		return err
-	}
-	defer func() {
-		if guard != nil {
-			guard.Stop()
-		}
-	}()
+	spec.Before = guard.Expect
 	s, err := bwrap.Start(spec)
 	if err != nil {
 		return 0, err
@@ -222,6 +249,9 @@ func (r *run) spec() (bwrap.Spec, error) {
 	}
 	if spec.IsolateNet, err = r.isolateNet(); err != nil {
 		return spec, err
+	}
+	if s.Scalar("CHAPERON") == "on" {
+		return spec, cli.WithHint(errors.New("CHAPERON=on cannot be had: this version has no Slurm proxy"), "set CHAPERON=off: Slurm is then out of reach of the sandbox")
 	}
 	if spec.Seccomp, err = seccomp.Program(seccomp.Options{Nested: s.Bool("NESTED_SANDBOX")}); err != nil {
 		return spec, err

@@ -304,8 +304,14 @@ func (b *builder) protect(q request) error {
 // exist. It is false where it can never exist.
 func (b *builder) placeholders(m *Mount, r resolved, dir bool) bool {
 	info, err := b.h.Lstat(r.exists)
-	if err != nil || info.Type != Dir {
+	if err != nil {
 		return false
+	}
+	if info.Type != Dir {
+		// A file where a folder would have to be, and whoever may write there
+		// can put one in its place.
+		m.Absent = true
+		return true
 	}
 	var missing []Placeholder
 	for _, d := range between(r.exists, r.path) {

@@ -137,9 +137,9 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 		if err != nil {
 			return err
 		}
-		if a.Guard != nil {
-			a.Guard.Op = i
-			r.guards = append(r.guards, *a.Guard)
+		for _, g := range a.Guards {
+			g.Op = i
+			r.guards = append(r.guards, g)
 		}
 		if protects[op.Do] && a.Status != OK {
 			missing = append(missing, op.Path)

@@ -26,9 +26,7 @@ func (w *worker) revoke(path string) answer {
 	if !p.obj.MountRoot {
 		return refused("it is not a mount point")
 	}
-	a := answer{Status: OK, Guard: &protection{Do: opRemountRO, Object: p.obj, Major: p.mount.Major, Minor: p.mount.Minor, Path: []byte(p.mount.Root)}}
-	a.merge(w.tighten(p.mount, p.fd))
-	return a
+	return w.tighten(p.mount, p.fd)
 }
 
 // detach takes the mount at path away after making it read-only, so that what

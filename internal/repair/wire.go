@@ -88,7 +88,7 @@ type answer struct {
 	Again  bool        `json:",omitempty"` // of the sweep: something was changed, look once more
 	// Protections that this operation made or asks for: the sweep reaches what
 	// shows the same object elsewhere.
-	Guard   *protection `json:",omitempty"`
+	Guards  []protection `json:",omitempty"`
 	Unknown bool        `json:",omitempty"` // of holder: the mount is not in this namespace
 	Held    []int       `json:",omitempty"` // of holder: numbers of operations that the holder escapes
 }

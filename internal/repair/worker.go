@@ -289,7 +289,7 @@ func (w *worker) writable(p place, host []hostMount) answer {
 
 // readOnly puts a read-only mount of the object over it.
 func (w *worker) readOnly(p place) answer {
-	a := answer{Status: OK, Guard: &protection{Do: opRO, Object: p.obj, Major: p.mount.Major, Minor: p.mount.Minor, Path: []byte(p.inFS())}}
+	a := answer{Status: OK, Guards: []protection{{Do: opRO, Object: p.obj, Major: p.mount.Major, Minor: p.mount.Minor, Path: []byte(p.inFS())}}}
 	if p.obj.MountRoot {
 		a.merge(w.tighten(p.mount, p.fd))
 		return a
@@ -305,6 +305,7 @@ func (a *answer) merge(b answer) {
 	a.Busy = append(a.Busy, b.Busy...)
 	a.Again = a.Again || b.Again
 	a.Held = append(a.Held, b.Held...)
+	a.Guards = append(a.Guards, b.Guards...)
 }
 
 // hostMounts are the mounts inside below p that are mounts of the host at the
@@ -369,8 +370,15 @@ func (w *worker) tighten(m mountinfo.Mount, fd int) answer {
 // busyTries is how often a busy mount is tried again at once.
 const busyTries = 100
 
+// setReadOnly takes write access from the mount m whose root is fd. The answer
+// asks the sweep to take it from other mounts of the same object too.
 func (w *worker) setReadOnly(m mountinfo.Mount, fd int) answer {
-	err := sys.SetAttr(fd, sys.AttrReadOnly, 0, false)
+	o, err := sys.ObjectOf(fd)
+	if err != nil {
+		return failed("cannot look at it", err)
+	}
+	a := answer{Status: OK, Guards: []protection{{Do: opRemountRO, Object: o, Major: m.Major, Minor: m.Minor, Path: []byte(m.Root)}}}
+	err = sys.SetAttr(fd, sys.AttrReadOnly, 0, false)
 	// A call that writes (rename, mkdir) holds the mount for microseconds; one
 	// that is repeated on and on must not keep it writable.
 	for range busyTries {
@@ -382,12 +390,12 @@ func (w *worker) setReadOnly(m mountinfo.Mount, fd int) answer {
 	switch {
 	case err == nil:
 		w.setOptions(m.ID, "ro")
-		return answer{Status: OK}
 	case errors.Is(err, syscall.EBUSY):
-		return answer{Status: Busy, Busy: []busyMount{{m.ID, []byte(m.Point), m.Major, m.Minor}}}
+		a.Status, a.Busy = Busy, []busyMount{{m.ID, []byte(m.Point), m.Major, m.Minor}}
 	default:
 		return failed("cannot make it read-only", err)
 	}
+	return a
 }
 
 // setOptions keeps the table true after a change of our own.
@@ -520,7 +528,7 @@ func (w *worker) cover(req request, p place, fds []int) answer {
 	w.table = nil
 	a := answer{Status: OK}
 	if req.Do != opTmpfs && req.Mode == "" {
-		a.Guard = &protection{Do: req.Do, Object: p.obj, Major: p.mount.Major, Minor: p.mount.Minor, Path: []byte(p.inFS()), Content: []byte(name)}
+		a.Guards = []protection{{Do: req.Do, Object: p.obj, Major: p.mount.Major, Minor: p.mount.Minor, Path: []byte(p.inFS()), Content: []byte(name)}}
 	}
 	return a
 }

@@ -95,6 +95,7 @@ var numbers = map[string][2]uint32{
 	"setns":             {308, 268},
 	"process_vm_readv":  {310, 270},
 	"process_vm_writev": {311, 271},
+	"prlimit64":         {302, 261},
 	"kcmp":              {312, 272},
 	"kexec_file_load":   {320, 294},
 	"bpf":               {321, 280},

@@ -92,7 +92,7 @@ func TestAttacks(t *testing.T) {
 		tiocsti tiocsti-high tioclinux tioclinux-high socket-packet socket-packet-high socket-alg socket-vsock
 		socketpair-tipc personality-exec personality-page-zero personality-high`)
 	set(0, `socket-unix socket-inet socket-inet6 socket-netlink socketpair-unix personality-query personality-same
-		personality-aslr unshare-ipc clone-plain`)
+		personality-aslr unshare-ipc clone-plain prlimit-read prlimit-self`)
 	set(int(syscall.ENOTTY), "ioctl-other")
 	set(enosys, "newer-than-known")
 	if runtime.GOARCH == "amd64" {
@@ -102,7 +102,7 @@ func TestAttacks(t *testing.T) {
 	const mounts = `mount umount2 pivot_root open_tree move_mount fsopen fsconfig fsmount fspick mount_setattr
 		open_tree_attr setns`
 	const namespaces = "unshare-user unshare-mount unshare-mount-more clone-user clone-mount clone-user-high"
-	const tracing = "process_vm_readv process_vm_writev ptrace"
+	const tracing = "process_vm_readv process_vm_writev ptrace prlimit-other"
 
 	// Without the filter these fail with the same error: the kernel's own check
 	// of a capability comes first, or the machine does not have the call.

@@ -18,7 +18,7 @@ import (
 // Options say what a filter is for.
 type Options struct {
 	Nested   bool   // NESTED_SANDBOX=true: user and mount namespaces may be made and used inside
-	Landlock bool   // no pid namespace around the session: no ptrace and process_vm_*
+	Landlock bool   // no pid namespace around the session: no ptrace, process_vm_*, limits of others
 	Offline  bool   // no network namespace where there should be one: no internet sockets
 	Arch     string // as GOARCH; empty: the running one
 }
@@ -102,6 +102,19 @@ func (b *builder) filter(o Options, a arch) {
 		}
 		if o.Landlock {
 			b.refuse(a, traceCalls)
+			// A limit of processor time of 0 kills, which the scope of
+			// signals does not see. Reading is allowed, and so is pid 0, the
+			// caller itself.
+			b.call(a, "prlimit64", func(b *builder) {
+				b.load(offArg(0))
+				b.when(jeq, 0, func(b *builder) { b.ret(allow) })
+				b.load(offArg(2))
+				b.when(jeq, 0, func(b *builder) {
+					b.load(offArg(2) + 4)
+					b.when(jeq, 0, func(b *builder) { b.ret(allow) })
+				})
+				b.ret(refuse(eperm))
+			})
 		}
 		b.refuse(a, always)
 		b.ret(allow)

@@ -96,6 +96,12 @@ func TestVerdicts(t *testing.T) {
 				for _, c := range traceCalls {
 					call(unless(!o.Landlock, eperm), c)
 				}
+				for _, args := range [][]uint64{{1, 0, 1}, {1, 0, high}, {1 | high, 0, 1 | high}} {
+					call(unless(!o.Landlock, eperm), "prlimit64", args...)
+				}
+				for _, args := range [][]uint64{{0, 0, 1}, {high, 0, 1}, {1, 0, 0}} {
+					call(allow, "prlimit64", args...)
+				}
 				for _, c := range []string{"clone", "unshare"} {
 					for _, flags := range []uint64{cloneNewUser, cloneNewNS, cloneNewUser | cloneNewNS | 17, cloneNewUser | high} {
 						call(unless(o.Nested, eperm), c, flags)

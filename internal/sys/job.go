@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -139,6 +140,42 @@ func SocketPair() (a, b int, err error) {
 // socket (SO_PASSCRED, unix(7)).
 func PassCred(sock int) error {
 	return unix.SetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+}
+
+// Shutdown ends a socket in both directions: a Recv on it returns.
+func Shutdown(sock int) { unix.Shutdown(sock, unix.SHUT_RDWR) }
+
+// Inode is the number of the object behind a descriptor, as in the link
+// socket:[N] of /proc/PID/fd.
+func Inode(fd int) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("fstat: %w", err)
+	}
+	return st.Ino, nil
+}
+
+// SocketHolders are the processes that have the socket with an inode open, as far
+// as the caller may look, but not the caller.
+func SocketHolders(inode uint64) []int {
+	var pids []int
+	want := fmt.Sprintf("socket:[%d]", inode)
+	procs, _ := os.ReadDir("/proc")
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		dir := "/proc/" + p.Name() + "/fd/"
+		fds, _ := os.ReadDir(dir)
+		for _, fd := range fds {
+			if link, err := os.Readlink(dir + fd.Name()); err == nil && link == want {
+				pids = append(pids, pid)
+				break
+			}
+		}
+	}
+	return pids
 }
 
 // Send sends one message with descriptors; it never raises SIGPIPE.

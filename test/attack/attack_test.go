@@ -13,6 +13,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 
 // TestAttacksWinWithoutASandbox: an attack that fails there too proves nothing.
 func TestAttacksWinWithoutASandbox(t *testing.T) {
+	t.Parallel()
 	s := attacks.NewScene(t)
 	b := s.Start(t, nil)
 	for _, a := range attacks.List {
@@ -34,6 +35,7 @@ func TestAttacksWinWithoutASandbox(t *testing.T) {
 func TestAttacks(t *testing.T) {
 	for _, mode := range attacks.Modes {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel() // each in a home of its own
 			s := attacks.NewScene(t)
 			before := s.Listing(t)
 			b := s.Start(t, []string{"HOME_ACCESS=" + mode}, s.Suite+"/agent-sandbox")

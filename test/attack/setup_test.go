@@ -267,13 +267,19 @@ touch %[1]s/data2/ok %[1]s/free/ok && echo ok; unshare -U true && echo nested; l
 	refused(t, admin(t, u, "BLOCKED_FILES=(", nil, "agent-sandbox", "true"), "/etc/agent-sandbox/sandbox.conf")
 }
 
-// TestSeededFile: git changes its own copy of ~/.gitconfig, the user's stays.
+// TestSeededFile: what a session changes in ~/.gitconfig is its own, the user's file
+// stays. A program that saves by renaming needs the folder to be writable too, which
+// a private copy in a home of the host's cannot have.
 func TestSeededFile(t *testing.T) {
 	u := harness.NewUser(t)
 	const text = "[user]\n\tname = n\n"
 	for _, mode := range attacks.Modes {
 		u.Write(".gitconfig", text)
-		got := inside(t, u, `git config --global user.email in@side; git config --global --get user.email; git config --global user.name`, "HOME_ACCESS="+mode)
+		how := `printf '\temail = in@side\n' >>~/.gitconfig`
+		if mode == "tmpwrite" {
+			how = `git config --global user.email in@side`
+		}
+		got := inside(t, u, how+`; git config --global user.email; git config --global user.name; rm -f ~/.gitconfig 2>/dev/null; echo evil >~/.gitconfig`, "HOME_ACCESS="+mode)
 		want(t, mode, got, "in@side\nn")
 		if data, _ := os.ReadFile(u.Home + "/.gitconfig"); string(data) != text {
 			t.Errorf("%s: the user's file has %q", mode, data)

@@ -42,6 +42,13 @@ var attacks = map[string]*attack{
 	"blocked-missing": {script: waitFor + `grep @SECRET@ .later`, conf: `BLOCKED_FILES+=("$_PROJECT_DIR/.later")`,
 		host: func(w *world) { w.Write("proj/.later", secret); hostDone(w) }},
 
+	"blocked-replaced": {script: waitFor + `sleep 0.5; grep @SECRET@ @SRV@/own/.env`, conf: `READONLY_MOUNTS+=(@SRV@/own); BLOCKED_FILES+=(@SRV@/own/.env)`,
+		host: func(w *world) {
+			w.Write(w.srv+"/own/.new", secret)
+			os.Rename(w.srv+"/own/.new", w.srv+"/own/.env")
+			hostDone(w)
+		}},
+
 	"seeded":       {script: `! echo x >>~/.gitconfig`, plain: true},
 	"instructions": {script: `echo x >>~/.claude/CLAUDE.md`},
 
@@ -53,6 +60,7 @@ var attacks = map[string]*attack{
 	"environ":        {script: `for p in /proc/[0-9]*; do tr '\0' '\n' <$p/environ | grep -E 'AWS_SESSION_TOKEN|ASB_VICTIM' && return 0; done; return 1`},
 	"trace-outside":  {script: `python 'assert ctypes.CDLL(None).ptrace(16,@VICTIM@,0,0)==0; os.waitpid(@VICTIM@,0x40000000)'`},
 	"signal-outside": {script: `for p in /proc/[0-9]*; do :; done; kill -URG @VICTIM@ && grep -a victim-@N@ /proc/@VICTIM@/cmdline`},
+	"limit-outside":  {script: `python 'import resource; resource.prlimit(@VICTIM@,resource.RLIMIT_CORE,(0,0))'`},
 	"supervisor":     {script: `kill -URG $PPID`, plain: true},
 
 	"abstract-socket": {script: `python 'socket.socket(socket.AF_UNIX).connect("\0asb@N@")'`},

@@ -471,3 +471,62 @@ func TestNested(t *testing.T) {
 		t.Errorf("landlock: status %d, %q, %s", r.Code, r.Stdout, r.Stderr)
 	}
 }
+
+// TestHomeAccess: what can be written in each mode, and what of it stays. On landlock
+// there is no temporary home, and with HOME_ACCESS=write nothing new directly in it.
+func TestHomeAccess(t *testing.T) {
+	onEach(t, func(t *testing.T, u *harness.User, b string) {
+		for mode, home := range map[string]string{"restricted": "refused", "tmpwrite": "gone", "read": "refused", "write": "stays"} {
+			if b == "landlock" && (mode == "tmpwrite" || mode == "write") {
+				home = "refused"
+			}
+			u.Mkdir(u.Home + "/.cache")
+			u.Mkdir(u.Home + "/work")
+			u.Write("dotfiles/vimrc", "mine")
+			os.Symlink("dotfiles/vimrc", u.Home+"/.vimrc")
+			c := u.Command("agent-sandbox", "--backend", b, "bash", "-c", `cd
+for p in new work/new .cache/new proj/new; do echo x 2>/dev/null >$p && echo "$p written" || echo "$p refused"; done; cat .vimrc`)
+			c.Env = append(c.Env, "HOME_ACCESS="+mode)
+			r := harness.Finish(t, c)
+			state := func(p string) string {
+				_, err := os.Stat(u.Home + "/" + p)
+				os.Remove(u.Home + "/" + p)
+				switch {
+				case strings.Contains(r.Stdout, "\n"+p+" refused") || strings.HasPrefix(r.Stdout, p+" refused"):
+					return "refused"
+				case err != nil:
+					return "gone"
+				}
+				return "stays"
+			}
+			work := "refused"
+			if mode == "write" {
+				work = "stays"
+			}
+			for p, want := range map[string]string{"new": home, "work/new": work, ".cache/new": "stays", "proj/new": "stays"} {
+				if got := state(p); got != want {
+					t.Errorf("%s: %s %s, want %s: %q %s", mode, p, got, want, r.Stdout, r.Stderr)
+				}
+			}
+			if !strings.HasSuffix(r.Stdout, "mine") {
+				t.Errorf("%s: a link to a file of the home: %q %s", mode, r.Stdout, r.Stderr)
+			}
+		}
+	})
+}
+
+// TestHardlinkStaysHidden: a masked file that has a second name beside it stays hidden
+// under both where landlock grants the folder entry by entry.
+func TestHardlinkStaysHidden(t *testing.T) {
+	u := harness.NewUser(t)
+	u.Write("data/f", "s3cret")
+	if err := os.Link(u.Home+"/data/f", u.Home+"/data/g"); err != nil {
+		t.Fatal(err)
+	}
+	u.Write("data/h", "open")
+	u.Config("READONLY_MOUNTS+=(~/data)\nBLOCKED_FILES+=(~/data/f)\n")
+	r := u.Run("agent-sandbox", "--backend", "landlock", "sh", "-c", "cat ~/data/f ~/data/g; cat ~/data/h")
+	if r.Stdout != "open" {
+		t.Errorf("%q, %s", r.Stdout, r.Stderr)
+	}
+}

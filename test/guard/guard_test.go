@@ -374,6 +374,10 @@ func TestRevocationIsNeverRepaired(t *testing.T) {
 	// Revoked, but the reloader was killed before it wrote the record.
 	g.repair("remount-ro " + u.Home + "/extra")
 	g.signal()
+	read := func(n int) {
+		harness.Eventually(t, "the record to be read", func() bool { return strings.Count(g.log(), "read the session record again") >= n })
+	}
+	read(1)
 	g.over(u.Home+"/rofile", "new") // something to repair, so that it has looked
 	g.eventually("looked", "cat ~/rofile", "new")
 	if r := g.Sh("touch ~/extra/x 2>/dev/null || echo no"); r != "no" {
@@ -389,7 +393,7 @@ func TestRevocationIsNeverRepaired(t *testing.T) {
 	}
 	g.write(rec)
 	g.signal()
-	harness.Eventually(t, "the record to be read", func() bool { return strings.Count(g.log(), "read the session record again") >= 2 })
+	read(2)
 	g.move(u.Home+"/extra", u.Home+"/extra.old")
 	u.Write("extra/g", "g")
 	g.over(u.Home+"/rofile", "newer")

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"agent-sandbox/test/harness"
 )
 
 // switches adds up the voluntary context switches of all threads: each is a

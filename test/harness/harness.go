@@ -267,11 +267,11 @@ func Finish(t testing.TB, c *exec.Cmd) Result {
 	return r
 }
 
-// Eventually waits until cond holds, at most ten seconds: for what another
+// Eventually waits until cond holds, at most thirty seconds: for what another
 // process does soon, never for a measurement.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if cond() {
 			return
 		}

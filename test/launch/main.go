@@ -67,10 +67,11 @@ func run(command []string) int {
 	}
 	var k *keeper.Process
 	if guard := os.Getenv("GUARD"); guard != "" {
-		spec.Meanwhile = func() (err error) {
-			k, err = keeper.Start(guard)
-			return err
+		if k, err = keeper.Start(guard); err != nil {
+			p.Error(err)
+			return cli.LaunchFailed
 		}
+		spec.Before = k.Expect
 	}
 	defer func() {
 		if k != nil {

@@ -61,15 +61,12 @@ func debs(t *testing.T) []string {
 	return found
 }
 
-// contents are the paths of the files in a package.
+// contents are the paths in a package, those of folders with a slash at the end.
 func contents(t *testing.T, deb string) []string {
 	t.Helper()
 	var paths []string
 	for line := range strings.Lines(command(t, nil, "dpkg-deb", "--contents", deb)) {
-		f := strings.Fields(line)
-		if path := strings.TrimPrefix(f[5], "."); !strings.HasSuffix(path, "/") {
-			paths = append(paths, path)
-		}
+		paths = append(paths, strings.TrimPrefix(strings.Fields(line)[5], "."))
 	}
 	return paths
 }
@@ -199,7 +196,7 @@ func TestInstall(t *testing.T) {
 	var shipped []string
 	for _, deb := range debs(t) {
 		for _, p := range contents(t, deb) {
-			if strings.HasPrefix(p, "/usr/share/doc/") || strings.HasPrefix(p, "/usr/share/lintian/") {
+			if strings.HasSuffix(p, "/") || strings.HasPrefix(p, "/usr/share/doc/") || strings.HasPrefix(p, "/usr/share/lintian/") {
 				continue
 			}
 			if strings.HasPrefix(p, "/usr/share/man/") {
@@ -245,5 +242,76 @@ func TestUnitNamesWhatIsInstalled(t *testing.T) {
 	}
 	if !bytes.Contains(unit, []byte("ExecStart=/opt/x/sbin/agent-sandbox-execd")) {
 		t.Errorf("the unit does not start the installed daemon:\n%s", unit)
+	}
+}
+
+// A path under FILES of a man page is in a package, as a file, a folder or what a pattern
+// stands for. What an admin writes, his sandbox.conf, has its folder in one. Places that
+// only exist at run time or belong to a user are no business of the packages.
+func TestManPagesNameShippedFiles(t *testing.T) {
+	var shipped []string
+	for _, deb := range debs(t) {
+		for _, p := range contents(t, deb) {
+			shipped = append(shipped, strings.TrimSuffix(p, "/"))
+		}
+	}
+	pages, _ := filepath.Glob(filepath.Join(harness.Root(), "man/*.[1-8]"))
+	if len(pages) == 0 {
+		t.Fatal("no man pages")
+	}
+	entry := regexp.MustCompile(`(?m)^\.It Pa (/\S+)`)
+	seen := 0
+	for _, page := range pages {
+		_, section, _ := strings.Cut(read(t, strings.TrimPrefix(page, harness.Root()+"/")), "\n.Sh FILES\n")
+		section, _, _ = strings.Cut(section, "\n.Sh ")
+		for _, m := range entry.FindAllStringSubmatch(section, -1) {
+			want := strings.TrimSuffix(m[1], "/")
+			switch {
+			case strings.HasPrefix(want, "/run/") || strings.HasPrefix(want, "/sys/"):
+				continue
+			case want == "/etc/agent-sandbox/sandbox.conf":
+				want = filepath.Dir(want)
+			}
+			seen++
+			if !slices.ContainsFunc(shipped, func(p string) bool { ok, _ := filepath.Match(want, p); return ok }) {
+				t.Errorf("%s: FILES names %s, which no package has", filepath.Base(page), m[1])
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no man page names a shipped file: the test looks for the wrong form")
+	}
+}
+
+// Every command has a man page, a package that ships it, and completion where users type it.
+func TestEveryCommandIsShippedAndDocumented(t *testing.T) {
+	var all []string
+	for _, deb := range debs(t) {
+		all = append(all, contents(t, deb)...)
+	}
+	commands, _ := filepath.Glob(filepath.Join(harness.Root(), "cmd/*"))
+	for _, c := range commands {
+		name := filepath.Base(c)
+		for _, form := range []string{"/usr/*bin/" + name, "/usr/libexec/agent-sandbox/" + name} {
+			i := slices.IndexFunc(all, func(p string) bool { ok, _ := filepath.Match(form, p); return ok })
+			if i < 0 {
+				continue
+			}
+			section := "8"
+			if strings.HasPrefix(all[i], "/usr/bin/") {
+				section = "1"
+				if !slices.Contains(all, "/usr/share/bash-completion/completions/"+name) {
+					t.Errorf("%s has no completion", name)
+				}
+			}
+			if page := "/usr/share/man/man" + section + "/" + name + "." + section + ".gz"; !slices.Contains(all, page) {
+				t.Errorf("%s is shipped without %s", all[i], page)
+			}
+			name = ""
+			break
+		}
+		if name != "" {
+			t.Errorf("no package has %s", name)
+		}
 	}
 }

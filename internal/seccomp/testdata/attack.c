@@ -160,6 +160,10 @@ int main(void)
 	TRY("process_vm_readv", SYS_process_vm_readv, getpid(), 0, 0, 0, 0, 99);
 	TRY("process_vm_writev", SYS_process_vm_writev, getpid(), 0, 0, 0, 0, 99);
 	child("ptrace", traceme);
+	unsigned long limit[2] = {0, 0};
+	TRY("prlimit-other", SYS_prlimit64, getppid(), 4 /* RLIMIT_CORE */, limit, 0);
+	TRY("prlimit-read", SYS_prlimit64, getppid(), 4, 0, limit);
+	TRY("prlimit-self", SYS_prlimit64, 0, 4, limit, 0);
 
 	TRY("newer-than-known", 472, 0, 0, 0);
 #ifdef __x86_64__

@@ -55,7 +55,7 @@ var List = []Attack{
 	{Name: "list-descriptors-of-others", Powerless: true, // pid 1 is root's outside
 		Inside: `ls -l /proc/1/fd | grep -v null | grep -q -- '->'`},
 	{Name: "walk-up-from-descriptors-of-others", Inside: `for f in /proc/[0-9]*/fd/*; do leaks cat $f/../.ssh/id_rsa $f/.ssh/id_rsa $f$HOME/.ssh/id_rsa $f/../../.ssh/id_rsa && exit; done; cd ~; leaks cat /proc/$$/cwd/.ssh/id_rsa`},
-	{Name: "read-by-map-files", Inside: `for f in /proc/[0-9]*/map_files/*; do leaks cat $f && exit; done; leaks cat .env`},
+	{Name: "read-by-map-files", Powerless: true, Inside: `for f in /proc/self/map_files/* /proc/1/map_files/*; do leaks cat $f && exit; done; exit 1`},
 	{Name: "read-by-file-handle", Powerless: true, Inside: `$T handle "$PWD/f" "$PWD" || $T handle "$PWD/deep" "$PWD"`},
 	{Name: "read-environment", Inside: `env | grep -q TOPSECRET`},
 	{Name: "read-environment-of-others", Inside: `for e in /proc/[0-9]*/environ; do leaks tr '\0' '\n' <$e && exit; cat $e | grep -aq TOPSECRET && exit; done; exit 1`},

@@ -1,0 +1,127 @@
+package denylist
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// rounds is how often the daemon is killed; ROUNDS=200 for the whole count.
+func rounds(n int) int {
+	if v, err := strconv.Atoi(os.Getenv("ROUNDS")); err == nil {
+		return v
+	}
+	return n
+}
+
+// Load: a sandbox that opens the file all the time, and launches all the time.
+// The daemon is killed at random points, or replaced while it runs. The file is
+// never read, and nothing runs outside its group.
+func underLoad(t *testing.T, disturb func()) {
+	u := newUser(t)
+	file := u.secret("secret")
+	u.list(file)
+	stop := atomic.Bool{}
+	var wg sync.WaitGroup
+	opens := u.write("opens", "")
+	prober := u.in("python3", "-c", `
+import os, sys, time
+n = 0
+while True:
+    try:
+        os.open(sys.argv[1], os.O_RDONLY)
+        print("READ", flush=True)
+    except PermissionError:
+        n += 1
+        if n % 1000 == 0:
+            with open(sys.argv[2], "w") as f: f.write(str(n))
+`, file, opens)
+	read := &strings.Builder{}
+	prober.Stdout, prober.Stderr = read, read
+	if err := prober.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { prober.Process.Kill(); prober.Wait() }()
+	eventually(t, "the first opens", func() bool { data, _ := os.ReadFile(opens); return len(data) > 0 })
+	var launched, refusedN atomic.Int64
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for !stop.Load() {
+			r := finish(t, u.in("sh", "-c", "grep ^0:: /proc/self/cgroup; cat "+file))
+			switch {
+			case strings.Contains(r.out, secret):
+				t.Error("a launch reads the file")
+			case r.code == 2:
+				refusedN.Add(1)
+				time.Sleep(50 * time.Millisecond)
+			case r.out != fmt.Sprintf("0::/agent-sandbox-exec/uid-%d\n", u.uid):
+				t.Errorf("a launch outside the group: %v", r)
+			default:
+				launched.Add(1)
+			}
+		}
+	}()
+	disturb()
+	stop.Store(true)
+	wg.Wait()
+	if read.Len() > 0 {
+		t.Errorf("the running sandbox: %s", read)
+	}
+	data, _ := os.ReadFile(opens)
+	t.Logf("%s opens refused, %d launches, %d launches refused", data, launched.Load(), refusedN.Load())
+	u.denied(file)
+}
+
+func TestKilledAtRandomPoints(t *testing.T) {
+	underLoad(t, func() {
+		for range rounds(10) {
+			time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+			theDaemon.stop(syscall.SIGKILL)
+			if err := theDaemon.start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestKilledWhileItStarts(t *testing.T) {
+	underLoad(t, func() {
+		for range rounds(10) {
+			theDaemon.stop(syscall.SIGKILL)
+			c := exec.Command(daemonBin)
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(rand.IntN(3000)) * time.Millisecond)
+			c.Process.Kill()
+			c.Wait()
+			if err := theDaemon.start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	if pins, _ := os.ReadDir(pinDir); len(pins) > 25 {
+		t.Errorf("%d pins", len(pins))
+	}
+}
+
+// An upgrade: the old daemon ends, the new one replaces the attached program.
+func TestReplacedInALoopOfOpens(t *testing.T) {
+	underLoad(t, func() {
+		for range 20 {
+			restart(t, syscall.SIGTERM)
+		}
+	})
+	if pins, _ := os.ReadDir(pinDir); len(pins) > 25 {
+		t.Errorf("%d pins", len(pins))
+	}
+}
