@@ -50,6 +50,14 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 		p.Error(err)
 		return cli.Failed
 	}
+	// All that does not need the record is done before the launcher waits for it.
+	var where place
+	if len(args) == 1 {
+		if where, err = find(args[0]); err != nil {
+			p.Error(err)
+			return cli.Failed
+		}
+	}
 	ward, err := keeper.Accept()
 	if errors.Is(err, io.EOF) {
 		return cli.OK
@@ -67,7 +75,7 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	}()
 	var g *guard.Guard
 	if len(args) == 1 {
-		g, err = prepare(args[0], signals)
+		g, err = guard.New(where.reg, where.id, guard.NewLog(where.stateHome, os.Getuid(), where.id), signals)
 	}
 	if err == nil {
 		err = ward.Watching()
@@ -89,17 +97,20 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 // memoryLimit makes the collector work where a large plan is compared.
 const memoryLimit = 8 << 20
 
-func prepare(recordFile string, signals int) (*guard.Guard, error) {
+// A place is where the session to be guarded is registered.
+type place struct {
+	reg       *session.Registry
+	id        string
+	stateHome string
+}
+
+func find(recordFile string) (place, error) {
 	u, err := host.Current()
 	if err != nil {
-		return nil, err
+		return place{}, err
 	}
 	reg, err := session.OpenRegistry(filepath.Dir(recordFile), u.UID)
-	if err != nil {
-		return nil, err
-	}
-	id := filepath.Base(recordFile)
-	return guard.New(reg, id, guard.NewLog(u.StateHome, u.UID, id), signals)
+	return place{reg, filepath.Base(recordFile), u.StateHome}, err
 }
 
 // userSignals gives a descriptor that becomes readable with each SIGUSR1, for

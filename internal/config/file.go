@@ -51,18 +51,21 @@ func openAdmin() (*file, error) {
 	}
 	defer func() { at.Close() }()
 	rest := strings.Split(strings.Trim(path, "/"), "/")
+	var unsafe error // of the first folder that others can write: it counts where there is a file
 	for i := 0; ; i++ {
 		st, err := sys.Fstat(at)
 		switch {
 		case err != nil:
 		case st.IsLink():
 			err = errors.New("is a symbolic link")
-		case st.UID != 0:
-			err = fmt.Errorf("belongs to uid %d, not to root", st.UID)
-		case st.Perm()&0o022 != 0:
-			err = fmt.Errorf("mode %04o lets others than root write it", st.Perm())
 		case i < len(rest) && !st.IsDir():
 			err = errors.New("is not a folder")
+		case unsafe != nil:
+		case st.UID != 0:
+			// As / is in a user namespace that does not map the host's root.
+			unsafe = refuse(at.Name(), fmt.Errorf("belongs to uid %d, not to root", st.UID))
+		case st.Perm()&0o022 != 0:
+			unsafe = refuse(at.Name(), fmt.Errorf("mode %04o lets others than root write it", st.Perm()))
 		}
 		if err != nil {
 			return nil, refuse(at.Name(), err)
@@ -79,6 +82,9 @@ func openAdmin() (*file, error) {
 		}
 		at.Close()
 		at = next
+	}
+	if unsafe != nil {
+		return nil, unsafe
 	}
 	f, err := readFile(at, "admin", path)
 	if err != nil {

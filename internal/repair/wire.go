@@ -89,8 +89,8 @@ type answer struct {
 	// Protections that this operation made or asks for: the sweep reaches what
 	// shows the same object elsewhere.
 	Guards  []protection `json:",omitempty"`
-	Unknown bool        `json:",omitempty"` // of holder: the mount is not in this namespace
-	Held    []int       `json:",omitempty"` // of holder: numbers of operations that the holder escapes
+	Unknown bool         `json:",omitempty"` // of holder: the mount is not in this namespace
+	Held    []int        `json:",omitempty"` // of holder: numbers of operations that the holder escapes
 }
 
 // A busyMount is a mount with a writer.
