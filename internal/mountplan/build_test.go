@@ -435,3 +435,14 @@ func TestEqualInputsEqualPlans(t *testing.T) {
 		t.Error("two plans of one configuration differ")
 	}
 }
+
+func TestMaskInsideAMaskIsLeftOutWhateverTheOrder(t *testing.T) {
+	for _, order := range [][]string{{"a", "a/b/c"}, {"a/b/c", "a"}} {
+		w := newWorld(t, "read")
+		w.mkdir("a/b/c")
+		w.set("EXTRA_BLOCKED_PATHS", filepath.Join(w.home, order[0]), filepath.Join(w.home, order[1]))
+		p := w.build()
+		w.want(p, "a", mountplan.MaskDir)
+		w.want(p, "a/b/c", "")
+	}
+}

@@ -401,6 +401,12 @@ func rebase(p, from, to string) string {
 
 // contradictions: a writable entry inside a protection is not uncovered.
 func (b *builder) contradictions() error {
+	for p := range b.prot {
+		// Named before the mask around it; inside that it has no mount point.
+		if p != "/" && b.coveredBy(parent(p)) != "" {
+			delete(b.prot, p)
+		}
+	}
 	for _, m := range b.rw {
 		for d := m.Path; d != "/"; d = parent(d) {
 			q, ok := b.prot[d]
