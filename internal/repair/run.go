@@ -96,12 +96,23 @@ func Run(t Target, ops []Op, errs map[int]error, timeout time.Duration, w io.Wri
 	return all, err
 }
 
+// stop ends the workers, and waits for their ends: an orphan would be left to
+// whoever is above, to be reaped there. One that a file system holds is left.
 func (r *run) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
 	for _, c := range r.clients {
 		c.kill()
+	}
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	for _, c := range r.clients {
+		select {
+		case <-c.ended:
+		case <-timer.C:
+			return
+		}
 	}
 }
 
@@ -607,10 +618,11 @@ func unique(in []string) []string {
 
 // A client is a worker process, seen from outside.
 type client struct {
-	sock int
-	cmd  *exec.Cmd
-	buf  []byte
-	once sync.Once
+	ended chan struct{} // closed when the worker is reaped
+	sock  int
+	cmd   *exec.Cmd
+	buf   []byte
+	once  sync.Once
 }
 
 // start runs this binary again as a worker, with the descriptors that nsjoin
@@ -634,7 +646,7 @@ func (r *run) start(args []string, ns *os.File) (*client, error) {
 		syscall.Close(here)
 		return nil, fmt.Errorf("cannot start a worker: %w", err)
 	}
-	c := &client{sock: here, cmd: cmd, buf: make([]byte, maxPacket)}
+	c := &client{sock: here, cmd: cmd, buf: make([]byte, maxPacket), ended: make(chan struct{})}
 	r.mu.Lock()
 	r.clients = append(r.clients, c)
 	over := r.over
@@ -661,7 +673,10 @@ func (c *client) kill() {
 	c.once.Do(func() {
 		c.cmd.Process.Kill()
 		syscall.Shutdown(c.sock, syscall.SHUT_RDWR)
-		go c.cmd.Wait()
+		go func() {
+			c.cmd.Wait()
+			close(c.ended)
+		}()
 	})
 }
 
