@@ -21,8 +21,9 @@ func TestNothingInsideStartsAReload(t *testing.T) {
 	rec := b.record()
 	before := rec.Marshal()
 	dir := b.Runtime + "/agent-sandbox/sessions"
+	b.sh("trap '' USR1 USR2 HUP") // of its own, which reach everything inside
 	for name, try := range map[string]string{
-		"signals to all it sees":          "trap '' USR1 USR2 HUP; kill -USR1 -1; kill -HUP -1; true",
+		"signals to all it sees":          "kill -USR1 -1; kill -HUP -1; true",
 		"signals to the pids of outside":  fmt.Sprintf("for p in %d %d %d; do kill -USR1 $p; kill -0 $p && echo reached; done", rec.Guard.PID, rec.Launcher.PID, rec.Sandbox.PID),
 		"the registry":                    "ls -A " + dir + " " + f.Home + "/.local/state/agent-sandbox 2>/dev/null",
 		"a record of its own making":      "mkdir -p " + dir + "; printf '%s' x > " + dir + "/" + b.ID + "; : > " + dir + "/" + b.ID + ".reload; mkfifo " + dir + "/fifo; true",

@@ -199,6 +199,12 @@ func TestProtectionsAreAddedLive(t *testing.T) {
 		t.Errorf("the mask went: %q", got)
 	}
 	b.wantWritable(false, f.p("w/ro"))
+	// Also where the configuration now asks for the opposite.
+	f.conf([]string{"w", "w/ro", "w/sub/dir"})
+	if r := b.reload(); r.Code != 3 {
+		t.Errorf("exit %d\n%s", r.Code, r.Stdout)
+	}
+	b.wantWritable(false, f.p("w/ro"), f.p("w/sub/dir"))
 	b.end()
 	for _, p := range []string{f.p("w/none"), f.p("w/nodir")} {
 		if _, err := os.Lstat(p); err == nil {

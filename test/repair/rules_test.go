@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -275,6 +276,17 @@ func TestRevocationReachesAnOldWorkingDirectory(t *testing.T) {
 	b.Sh("cd ~/proj/sub")
 	b.ok("keep "+u.Project+"/sub", "rw "+u.Project)
 	b.want(b.Sh("touch here && echo yes"), "yes")
+	// One mount of the folder can be written: the old one, now on top.
+	b.wantWritable(u.Project+"/sub", true)
+	writable := 0
+	for _, m := range b.mounts() {
+		if m.Point == u.Project+"/sub" && !m.ReadOnly() {
+			writable++
+		}
+	}
+	if writable != 1 {
+		t.Errorf("%d writable mounts of it", writable)
+	}
 	b.ok("remount-ro "+u.Project+"/sub", "remount-ro "+u.Project)
 	b.want(b.Sh("touch here2 2>/dev/null || echo no; touch ~/proj/sub/x 2>/dev/null || echo no; cd ~/proj; touch x 2>/dev/null || echo no"), "no\nno\nno")
 
@@ -598,14 +610,20 @@ func TestEndsWithItsParent(t *testing.T) {
 	u := harness.NewUser(t)
 	b := newBox(u)
 	pid := filepath.Join(u.Project, "pid")
-	c := u.Command("bash", "-c", fmt.Sprintf("mkfifo f; %s %d %d %d <f & echo $! >pid; exec 9>f; sleep 60", harness.Bin(t, "mount-repair"), b.PID, b.Start, b.NS))
+	c := u.Command("bash", "-c", fmt.Sprintf("mkfifo f; %s %d %d %d <f & echo $! >pid; exec 9>f; sleep 60; true", harness.Bin(t, "mount-repair"), b.PID, b.Start, b.NS))
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "start", func() bool { d, _ := os.ReadFile(pid); return len(d) > 0 })
 	d, _ := os.ReadFile(pid)
 	n, _ := strconv.Atoi(strings.TrimSpace(string(d)))
-	time.Sleep(100 * time.Millisecond)
+	harness.Eventually(t, "a pidfd of the parent", func() bool {
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", n))
+		return slices.ContainsFunc(links, func(l string) bool {
+			to, _ := os.Readlink(l)
+			return strings.Contains(to, "pidfd")
+		})
+	})
 	c.Process.Kill()
 	c.Wait()
 	harness.Eventually(t, "end", func() bool { st, err := sys.ReadProcStat(n); return err != nil || st.Zombie })
