@@ -462,6 +462,40 @@ int BPF_PROG(inode_setattr_idmap, void *idmap, struct dentry *dentry, void *attr
 }
 
 /*
+ * A mount put over a listed path, the list, or a folder above, with fusermount's
+ * help, would have the next launch see other files than the ones that are there.
+ * In a mount namespace of a user namespace of his own an agent hides files from
+ * itself only; that is how the mount sandbox is built.
+ */
+static __always_inline int check_mount(struct dentry *dentry, int ret)
+{
+	__u64 cgid = sandbox();
+
+	if (!cgid || ret || bpf_get_current_task_btf()->nsproxy->mnt_ns->user_ns->level > 0)
+		return ret;
+	return object_flags(cgid, dentry->d_inode) ? -EPERM : 0;
+}
+
+SEC("lsm/sb_mount")
+int BPF_PROG(sb_mount, const char *dev, struct path *path, const char *type, unsigned long flags,
+	     void *data, int ret)
+{
+	return check_mount(path->dentry, ret);
+}
+
+SEC("lsm/move_mount")
+int BPF_PROG(move_mount, struct path *from, struct path *to, int ret)
+{
+	return check_mount(to->dentry, ret);
+}
+
+SEC("lsm/sb_umount")
+int BPF_PROG(sb_umount, struct vfsmount *mnt, int flags, int ret)
+{
+	return check_mount(mnt->mnt_root, ret);
+}
+
+/*
  * For the daemon, which asks for the descriptors of one of its list readers: what
  * is listed, numbered as the other programs see it.
  */

@@ -69,8 +69,17 @@ struct cred {
 	struct user_namespace *user_ns;
 };
 
+struct mnt_namespace {
+	struct user_namespace *user_ns;
+};
+
+struct nsproxy {
+	struct mnt_namespace *mnt_ns;
+};
+
 struct task_struct {
 	int tgid;
+	struct nsproxy *nsproxy;
 	struct css_set *cgroups;
 	const struct cred *cred;
 };
@@ -111,6 +120,10 @@ struct dentry {
 
 struct path {
 	struct dentry *dentry;
+};
+
+struct vfsmount {
+	struct dentry *mnt_root;
 };
 
 struct file {

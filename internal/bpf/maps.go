@@ -23,7 +23,7 @@ type seenValue struct {
 
 // Descriptors returns what the kernel has open under the descriptors of a process.
 func (k *Kernel) Descriptors(pid int) (map[int]denylist.Object, error) {
-	stream, filtered, err := sys.BPFTaskFiles(k.iter.FD(), pid)
+	stream, err := sys.BPFTaskFiles(k.iter.FD(), pid)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (k *Kernel) Descriptors(pid int) (map[int]denylist.Object, error) {
 	le := binary.NativeEndian
 	out := make(map[int]denylist.Object, len(data)/size)
 	for ; len(data) >= size; data = data[size:] {
-		if !filtered && int(le.Uint32(data[24:])) != pid {
+		if int(le.Uint32(data[24:])) != pid {
 			continue
 		}
 		out[int(le.Uint32(data[20:]))] = denylist.Object{Dev: le.Uint64(data), Ino: le.Uint64(data[8:]), Gen: le.Uint32(data[16:])}

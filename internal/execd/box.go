@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"agent-sandbox/internal/cli"
@@ -32,9 +31,6 @@ type box struct {
 	watch  int
 	timer  *time.Timer
 	told   string // warnings that the log has had
-
-	logMu  sync.Mutex
-	logged time.Time
 }
 
 func (d *Daemon) box(uid uint32) *box {
@@ -228,7 +224,10 @@ func (d *Daemon) handle(uid uint32, jobs []job) {
 	if len(order) == 0 && forget {
 		d.forget(b)
 	}
-	d.readers.prepare()
+	if len(order) > 0 {
+		d.forgetLater(b) // if no process came of it, nothing else would
+		d.readers.prepare()
+	}
 }
 
 // again applies the lists of a box without a request: after a restart, or on
@@ -262,14 +261,14 @@ func (d *Daemon) again(b *box) {
 // launch reads the lists of a box and applies them. It returns the warnings for
 // the user.
 func (d *Daemon) launch(b *box, inside bool) ([]byte, error) {
+	home, err := d.users.home(b.uid)
+	if err != nil {
+		return nil, err
+	}
 	if err := d.ensure(b); err != nil {
 		return nil, err
 	}
 	full, err := populated(d.boxDir(b.uid))
-	if err != nil {
-		return nil, err
-	}
-	home, err := d.users.home(b.uid)
 	if err != nil {
 		return nil, err
 	}

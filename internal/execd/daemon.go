@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/denylist"
@@ -66,6 +67,8 @@ type Daemon struct {
 	mu      sync.Mutex
 	boxes   map[uint32]*box
 	watched map[int]uint32 // number of a watch of cgroup.events, uid
+
+	complained map[uint32]time.Time // when a refusal of the uid was logged
 }
 
 // Prepare makes what the BPF program has to know before it is loaded: the
@@ -94,7 +97,7 @@ func Prepare(c Config) (denylist.Settings, error) {
 // New makes the daemon of a loaded program.
 func New(c Config, settings denylist.Settings, k Kernel, log *Log) (*Daemon, error) {
 	d := &Daemon{Config: c, cgroups: c.Cgroups, kernel: k, log: log, settings: settings,
-		boxes: map[uint32]*box{}, watched: map[int]uint32{}}
+		boxes: map[uint32]*box{}, watched: map[int]uint32{}, complained: map[uint32]time.Time{}}
 	d.users.other = map[uint32]otherHome{}
 	cg, err := os.Open(filepath.Join(c.Cgroups, parentName, readersName))
 	if err != nil {

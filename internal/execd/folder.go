@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -22,6 +23,9 @@ const (
 	folderInodes = 16384
 	warnSuffix   = ".warnings"
 	answerTime   = 10 * time.Second // the launcher waits 5 s
+
+	// answersOfUser is how many answers of one uid may lie there.
+	answersOfUser = 128
 )
 
 type folder struct {
@@ -31,6 +35,7 @@ type folder struct {
 
 	mu      sync.Mutex
 	answers map[string]*time.Timer
+	given   map[uint32][]string // names of the answers of a uid, oldest first
 }
 
 // openFolder makes what is missing and opens the folders.
@@ -58,7 +63,7 @@ func openFolder(path string) (*folder, error) {
 			return nil, err
 		}
 	}
-	f := &folder{path: path, answers: map[string]*time.Timer{}}
+	f := &folder{path: path, answers: map[string]*time.Timer{}, given: map[uint32][]string{}}
 	for name, mode := range map[string]os.FileMode{requestDir: 0o777 | os.ModeSticky, answerDir: 0o755} {
 		p := filepath.Join(path, name)
 		if err := os.Mkdir(p, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -161,13 +166,30 @@ func (f *folder) answer(name string, uid uint32, line string, warnings []byte) e
 	f.answers[name] = time.AfterFunc(answerTime, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		delete(f.answers, name)
-		os.Remove(path)
-		os.Remove(path + warnSuffix)
+		f.forget(uid, name)
 	})
+	f.given[uid] = append(f.given[uid], name)
+	if old := f.given[uid]; len(old) > answersOfUser {
+		f.forget(uid, old[0])
+	}
 	f.mu.Unlock()
 	f.remove(name)
 	return err
+}
+
+// forget removes an answer.
+func (f *folder) forget(uid uint32, name string) {
+	if t := f.answers[name]; t != nil {
+		t.Stop()
+		delete(f.answers, name)
+	}
+	f.given[uid] = slices.DeleteFunc(f.given[uid], func(n string) bool { return n == name })
+	if len(f.given[uid]) == 0 {
+		delete(f.given, uid)
+	}
+	path := filepath.Join(f.path, answerDir, name)
+	os.Remove(path)
+	os.Remove(path + warnSuffix)
 }
 
 // writeNew puts a file of root's in place of what was there, complete from the

@@ -25,7 +25,7 @@ type identity struct {
 const (
 	readTime  = 3 * time.Second  // for a list and its paths; the launcher waits 5 s
 	idleTime  = 10 * time.Second // how long a reader waits for the same user
-	idleLimit = 64               // readers that may wait
+	idleLimit = 32               // readers that may wait
 )
 
 var errReadTime = fmt.Errorf("took longer than %v", readTime)

@@ -146,14 +146,16 @@ func (d *Daemon) tell(j job, line string, warnings []byte) {
 // complain logs a refusal, at most one a second and uid: a user may not drown
 // the log.
 func (d *Daemon) complain(uid uint32, reason string) {
-	b := d.box(uid)
 	now := time.Now()
-	b.logMu.Lock()
-	quiet := now.Sub(b.logged) < time.Second
+	d.mu.Lock()
+	quiet := now.Sub(d.complained[uid]) < time.Second
 	if !quiet {
-		b.logged = now
+		if len(d.complained) > 1024 {
+			clear(d.complained)
+		}
+		d.complained[uid] = now
 	}
-	b.logMu.Unlock()
+	d.mu.Unlock()
 	if !quiet {
 		d.log.Errorf("launch of uid %d refused: %s", uid, reason)
 	}

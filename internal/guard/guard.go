@@ -17,6 +17,7 @@ import (
 	"os"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -254,12 +255,15 @@ func (g *Guard) check() {
 			return
 		}
 	}
-	// Twice: a folder that is bound anew brings its protections along, and what
-	// lies below it is compared with the new one then.
-	failed := map[string]string{}
-	for i := 0; i < 2 && err == nil && len(found) > 0; i++ {
-		g.repair(found, failed)
-		// Our own mounts are no news.
+	// What fails is tried once more: a folder above it may have been bound anew.
+	// What changed again meanwhile goes on being put back.
+	var failed map[string]string
+	for i := 0; i < maxRounds && err == nil && len(found) > 0; i++ {
+		if i > 1 && !slices.ContainsFunc(found, func(f finding) bool { return failed[f.op.Path] == "" }) {
+			break
+		}
+		failed = g.repair(found)
+		// Our own mounts are no news; what the host did before this shows below.
 		sys.WaitChange(nil, int(g.mountinfo.Fd()), 0)
 		found, err = g.compare()
 	}
@@ -268,9 +272,13 @@ func (g *Guard) check() {
 	}
 }
 
-// repair runs mount-repair on what was found and says what it did; failed gets,
-// by path, why something was not done.
-func (g *Guard) repair(found []finding, failed map[string]string) {
+// maxRounds bounds the repairs after one event.
+const maxRounds = 100
+
+// repair runs mount-repair on what was found and says what it did; failed is, by
+// path, why something was not done.
+func (g *Guard) repair(found []finding) (failed map[string]string) {
+	failed = map[string]string{}
 	var ops []mountop.Op
 	for _, m := range g.plan() {
 		for _, f := range found {
@@ -288,7 +296,9 @@ func (g *Guard) repair(found []finding, failed map[string]string) {
 	}
 	results, err := mountop.Run(g.rec.Target(), ops, repairTimeout)
 	if err != nil {
-		g.log.line(fault, "mount-repair: %v", err)
+		for _, f := range found {
+			failed[f.op.Path] = err.Error()
+		}
 	}
 	for i, r := range results[min(keeps, len(results)):] {
 		switch f := found[i]; r.Status {
@@ -300,10 +310,12 @@ func (g *Guard) repair(found []finding, failed map[string]string) {
 			}
 		case mountop.Busy:
 			g.say(f, warn, "put back: "+f.why+"; still in use: "+r.Text)
+			failed[f.op.Path] = "in use: " + r.Text
 		default:
 			failed[f.op.Path] = r.Status + " " + r.Text
 		}
 	}
+	return failed
 }
 
 // say logs what is new about a path.

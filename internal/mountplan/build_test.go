@@ -446,3 +446,55 @@ func TestMaskInsideAMaskIsLeftOutWhateverTheOrder(t *testing.T) {
 		w.want(p, "a/b/c", "")
 	}
 }
+
+func TestConfigurationReachedThroughLinksIsHeld(t *testing.T) {
+	for _, mode := range []string{"tmpwrite", "write"} {
+		w := newWorld(t, mode)
+		w.mkdir("proj/confd")
+		w.link("../../proj/confd", ".config/agent-sandbox/conf.d")
+		w.link("../../proj/later.conf", ".config/agent-sandbox/sandbox.conf")
+		p := w.build()
+		w.want(p, "proj/confd", mountplan.RO)
+		w.want(p, "proj/later.conf", mountplan.RO)
+		if !slices.Contains(p.Make, mountplan.Placeholder{Path: w.home + "/proj/later.conf"}) {
+			t.Errorf("no placeholder for what a dangling link leads to: %+v", p.Make)
+		}
+	}
+	// What the link leads to does not show; the link can be replaced all the same.
+	w := newWorld(t, "tmpwrite")
+	os.RemoveAll(w.home + "/.config/agent-sandbox")
+	w.mkdir("dotfiles/asb", ".config/tools")
+	w.link("../dotfiles/asb", ".config/agent-sandbox")
+	w.set("HOME_WRITABLE", ".config")
+	if _, err := w.try(); err == nil || !strings.Contains(err.Error(), "is a link in the writable folder") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestGitsOwnFilesAreHeld(t *testing.T) {
+	w := newWorld(t, "tmpwrite")
+	w.write("proj/.git/HEAD", "ref: refs/heads/main\n")
+	w.write("proj/.git/config", "[core]\n")
+	p := w.build()
+	w.want(p, "proj/.git/hooks", mountplan.RO) // missing, and not to be made inside
+	w.want(p, "proj/.git/config", mountplan.RO)
+	w.want(p, "proj/.git", mountplan.RW)
+	w.want(p, "proj/.git/config.worktree", "")
+	w.write("proj/.git/config", "[extensions]\n\tworktreeConfig = true\n")
+	w.want(w.build(), "proj/.git/config.worktree", mountplan.RO)
+	w.write("proj/.git/config", "")
+	w.write("proj/.git/config.worktree", "")
+	w.want(w.build(), "proj/.git/config.worktree", mountplan.RO)
+
+	// A link cannot be a mount point: the launch says so.
+	w = newWorld(t, "tmpwrite")
+	w.write("proj/.git/HEAD", "")
+	w.mkdir("elsewhere")
+	w.link("../../elsewhere", "proj/.git/hooks")
+	w.warned(w.build(), "proj/.git/hooks")
+
+	// No repository, no placeholder.
+	w = newWorld(t, "tmpwrite")
+	w.mkdir("proj/.git")
+	w.want(w.build(), "proj/.git/hooks", "")
+}

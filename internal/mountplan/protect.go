@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"agent-sandbox/internal/config"
 )
 
 // protections: what is always on top, in the order of precedence where two name
@@ -172,8 +174,15 @@ func (b *builder) overlays() error {
 		}
 	}
 	if b.in.ConfigDir != "" {
-		if err := always(b.in.ConfigDir, true, "the configuration"); err != nil {
-			return err
+		// The names in it too: each may be a link to elsewhere, which may not
+		// exist yet, and what comes to be there is sourced by the next launch.
+		for _, d := range []struct {
+			name string
+			dir  bool
+		}{{b.in.ConfigDir, true}, {join(b.in.ConfigDir, "sandbox.conf"), false}, {join(b.in.ConfigDir, "conf.d"), true}} {
+			if err := always(d.name, d.dir, "the configuration"); err != nil {
+				return err
+			}
 		}
 	}
 	for _, f := range b.in.ConfigFiles {
@@ -187,8 +196,10 @@ func (b *builder) overlays() error {
 		}
 	}
 	for _, e := range b.s.Entries("PROJECT_READONLY") {
-		if err := overlay(request{path: join(b.in.Project, e.Text), exists: true, denied: true, from: where(e, "PROJECT_READONLY"), admin: byAdmin(e)}); err != nil {
-			return err
+		for _, q := range b.projectReadOnly(e) {
+			if err := overlay(q); err != nil {
+				return err
+			}
 		}
 	}
 	if b.common != "" {
@@ -231,6 +242,28 @@ func (b *builder) binaries() []string {
 	return out
 }
 
+// projectReadOnly are the overlays of one entry: where it exists. Of a git
+// repository the hooks are held also where they are missing, since an agent that
+// makes them has git run them outside, and with the configuration the second file
+// that git reads beside it (git-worktree(1), CONFIGURATION FILE).
+func (b *builder) projectReadOnly(e config.Entry) []request {
+	at := func(name string, exists bool) request {
+		return request{path: join(b.in.Project, name), exists: exists, denied: true, from: where(e, "PROJECT_READONLY"), admin: byAdmin(e)}
+	}
+	head, err := b.h.Lstat(join(b.in.Project, ".git/HEAD"))
+	repository := err == nil && head.Type == Regular
+	q := at(e.Text, true)
+	switch {
+	case e.Text == ".git/hooks" && repository:
+		q.exists, q.dir = false, true
+	case e.Text == ".git/config" && repository:
+		text, err := b.h.ReadFile(join(b.in.Project, ".git/config"), MaxSeed)
+		used := err != nil || strings.Contains(strings.ToLower(string(text)), "worktreeconfig")
+		return []request{q, at(".git/config.worktree", !used)}
+	}
+	return []request{q}
+}
+
 // coveredBy is the mask that hides p, if any.
 func (b *builder) coveredBy(p string) string {
 	for d := p; d != "/"; d = parent(d) {
@@ -253,9 +286,19 @@ func (b *builder) protect(q request) error {
 		b.warn("%s: %q: %v", q.from, q.path, err)
 		return nil
 	}
+	if q.kind == RO || q.kind == MaskDir && q.always {
+		// Also where what they lead to does not show: another link, or a folder,
+		// could be put in their place.
+		if err := b.holdLinks(q, r); err != nil {
+			return err
+		}
+	}
 	g, ok := b.governing(r.path)
 	if !ok || g.Kind != RO && g.Kind != RW {
 		return nil // not visible
+	}
+	if q.kind == RO && b.heldReadOnly(r.path) {
+		return nil // the overlay above it covers it
 	}
 	if q.kind == RO && g.Kind != RW {
 		return nil // read-only already
@@ -294,9 +337,6 @@ func (b *builder) protect(q request) error {
 		b.aliases(q, r.path)
 	}
 	b.prot[r.path] = protection{m, q.from, q.always, q.admin}
-	if q.kind == RO || q.kind == MaskDir && q.always {
-		return b.holdLinks(q, r)
-	}
 	return nil
 }
 

@@ -96,12 +96,23 @@ func Run(t Target, ops []Op, errs map[int]error, timeout time.Duration, w io.Wri
 	return all, err
 }
 
+// stop ends the workers, and waits for their ends: an orphan would be left to
+// whoever is above, to be reaped there. One that a file system holds is left.
 func (r *run) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
 	for _, c := range r.clients {
 		c.kill()
+	}
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	for _, c := range r.clients {
+		select {
+		case <-c.ended:
+		case <-timer.C:
+			return
+		}
 	}
 }
 
@@ -120,35 +131,35 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 	if err := r.enter(); err != nil {
 		return fmt.Errorf("%w: %w", ErrCannotEnter, err)
 	}
-	var missing []string // protections that could not be mounted
+	var missing []int // protections that could not be mounted
 	for i, op := range ops {
 		if err := errs[i]; err != nil {
 			r.set(i, Result{Status: Refused, Text: err.Error()})
 			continue
 		}
-		if p := firstBelow(missing, op.Path); p != "" && (op.Do == opRW || op.Do == opRemountRW) {
-			r.set(i, Result{Status: Refused, Text: "the protection of " + p + " inside it could not be mounted"})
-			continue
+		without := ""
+		if j := slices.IndexFunc(missing, func(j int) bool { return mountplan.Under(ops[j].Path, op.Path) }); j >= 0 && (op.Do == opRW || op.Do == opRemountRW) {
+			without = ops[missing[j]].Path
 		}
-		a, err := r.one(op, ops)
-		if errors.Is(err, errTooLarge) {
-			a, err = refused("%v", err), nil
-		}
+		status, err := r.do(i, ops, without)
 		if err != nil {
 			return err
 		}
-		for _, g := range a.Guards {
-			g.Op = i
-			r.guards = append(r.guards, g)
+		if protects[op.Do] && status != OK {
+			missing = append(missing, i)
 		}
-		if protects[op.Do] && a.Status != OK {
-			missing = append(missing, op.Path)
+		if without != "" && status == OK {
+			// Bound anew, with its protections: they are there now.
+			missing = slices.DeleteFunc(missing, func(j int) bool {
+				if mountplan.Under(ops[j].Path, op.Path) {
+					status, err = r.do(j, ops, "")
+				}
+				return err == nil && status == OK
+			})
+			if err != nil {
+				return err
+			}
 		}
-		res := Result{Status: a.Status, Text: a.Text}
-		if a.Status == Busy {
-			res.Text = r.describe(a.Busy)
-		}
-		r.set(i, res)
 	}
 	return r.sweep()
 }
@@ -157,13 +168,27 @@ func (r *run) all(ops []Op, errs map[int]error) error {
 // failed is not made writable in the same run.
 var protects = map[string]bool{opRO: true, opMaskFile: true, opMaskDir: true, opData: true}
 
-func firstBelow(paths []string, dir string) string {
-	for _, p := range paths {
-		if mountplan.Under(p, dir) {
-			return p
-		}
+// do does operation i and keeps its result. without is a protection below its
+// path that failed: then the path becomes writable only where it is bound anew
+// together with its protections.
+func (r *run) do(i int, ops []Op, without string) (status string, err error) {
+	a, err := r.one(ops[i], ops, without)
+	if errors.Is(err, errTooLarge) {
+		a, err = refused("%v", err), nil
 	}
-	return ""
+	if err != nil {
+		return "", err
+	}
+	for _, g := range a.Guards {
+		g.Op = i
+		r.guards = append(r.guards, g)
+	}
+	res := Result{Status: a.Status, Text: a.Text}
+	if a.Status == Busy {
+		res.Text = r.describe(a.Busy)
+	}
+	r.set(i, res)
+	return a.Status, nil
 }
 
 // enter checks the process and starts the worker in its namespaces.
@@ -199,8 +224,8 @@ func (r *run) join(ns *os.File, inode uint64) (*client, error) {
 }
 
 // one does a single operation of ops.
-func (r *run) one(op Op, ops []Op) (answer, error) {
-	req := request{Do: op.Do, Path: []byte(op.Path), Mode: op.Mode}
+func (r *run) one(op Op, ops []Op, without string) (answer, error) {
+	req := request{Do: op.Do, Path: []byte(op.Path), Mode: op.Mode, Without: []byte(without)}
 	switch op.Do {
 	case opKeep, opRemountRO, opDetach:
 		a, _, err := r.main.ask(req)
@@ -593,10 +618,11 @@ func unique(in []string) []string {
 
 // A client is a worker process, seen from outside.
 type client struct {
-	sock int
-	cmd  *exec.Cmd
-	buf  []byte
-	once sync.Once
+	ended chan struct{} // closed when the worker is reaped
+	sock  int
+	cmd   *exec.Cmd
+	buf   []byte
+	once  sync.Once
 }
 
 // start runs this binary again as a worker, with the descriptors that nsjoin
@@ -620,7 +646,7 @@ func (r *run) start(args []string, ns *os.File) (*client, error) {
 		syscall.Close(here)
 		return nil, fmt.Errorf("cannot start a worker: %w", err)
 	}
-	c := &client{sock: here, cmd: cmd, buf: make([]byte, maxPacket)}
+	c := &client{sock: here, cmd: cmd, buf: make([]byte, maxPacket), ended: make(chan struct{})}
 	r.mu.Lock()
 	r.clients = append(r.clients, c)
 	over := r.over
@@ -647,7 +673,10 @@ func (c *client) kill() {
 	c.once.Do(func() {
 		c.cmd.Process.Kill()
 		syscall.Shutdown(c.sock, syscall.SHUT_RDWR)
-		go c.cmd.Wait()
+		go func() {
+			c.cmd.Wait()
+			close(c.ended)
+		}()
 	})
 }
 

@@ -60,8 +60,10 @@ type request struct {
 	Skip  [][]byte     `json:",omitempty"` // of private: trees to leave
 	Mode  string       `json:",omitempty"` // of tmpfs: octal mode of its root; of data: "rw"
 	Guard []protection `json:",omitempty"` // of enforce
-	Inner []inner      `json:",omitempty"` // with a clone from the host: what is to be in it from the start
-	Write bool         `json:",omitempty"` // of holder: open for writing
+	// A protection below the path that failed: nothing there becomes writable.
+	Without []byte  `json:",omitempty"`
+	Inner   []inner `json:",omitempty"` // with a clone from the host: what is to be in it from the start
+	Write   bool    `json:",omitempty"` // of holder: open for writing
 }
 
 // An inner operation is done on a clone before the clone is seen.

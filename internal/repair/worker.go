@@ -195,6 +195,9 @@ func (w *worker) mount(req request, fds []int) answer {
 	if req.Host == nil || !p.obj.Same(*req.Host) {
 		return w.replace(req, p, fds)
 	}
+	if len(req.Without) > 0 {
+		return refused("the protection of %s inside it could not be mounted", req.Without)
+	}
 	switch req.Do {
 	case opRW, opDev:
 		return w.writable(p, req.Below)

@@ -40,7 +40,6 @@ func (l *live) start(u *harness.User, env ...string) *live {
 	l.cmd.Env = append(l.cmd.Env, env...)
 	l.in, _ = l.cmd.StdinPipe()
 	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
-	l.cmd.SysProcAttr.Setpgid = true
 	l.cmd.WaitDelay = time.Second // an orphan holds its output open
 	if err := l.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -116,6 +115,19 @@ func compile(t testing.TB, src string) string {
 	return bin
 }
 
+// immortal takes the death signal from the sandbox's first process and stops the
+// supervisor, which would end the session when the launcher's socket closes.
+func (l *live) immortal(u *harness.User, tool string) {
+	l.t.Helper()
+	pid := fmt.Sprint(l.rec.Sandbox.PID)
+	if r := u.Run(tool, "immortal", pid); r.Code != 0 {
+		l.t.Fatalf("cannot take the death signal: %s", r.Stderr)
+	}
+	if r := u.Run("pkill", "-STOP", "-P", pid); r.Code != 0 {
+		l.t.Fatalf("cannot stop the supervisor: %s", r.Stderr)
+	}
+}
+
 // TestDeathSignalTakenFromPid1: an agent that could trace the sandbox's first
 // process would take its death signal; the keeper ends the sandbox all the same.
 // The kernel here has Landlock, which forbids that trace inside, so it is done
@@ -126,10 +138,7 @@ func TestDeathSignalTakenFromPid1(t *testing.T) {
 		t.Run(guard, func(t *testing.T) {
 			u := harness.NewUser(t)
 			l := start(t, u, "echo up", "MOUNT_GUARD="+guard)
-			pid := fmt.Sprint(l.rec.Sandbox.PID)
-			if r := u.Run(tool, "immortal", pid); r.Code != 0 {
-				t.Fatalf("cannot take the death signal: %s", r.Stderr)
-			}
+			l.immortal(u, tool)
 			l.cmd.Process.Kill()
 			l.cmd.Wait()
 			harness.Eventually(t, "the end of the sandbox", func() bool { return !l.rec.Sandbox.Alive() })
@@ -149,14 +158,12 @@ func TestOrphanIsEnded(t *testing.T) {
 	tool := compile(t, "attacks/testdata/attacker.c")
 	u := harness.NewUser(t)
 	l := start(t, u, "echo up")
-	if r := u.Run(tool, "immortal", fmt.Sprint(l.rec.Sandbox.PID)); r.Code != 0 {
-		t.Fatalf("cannot take the death signal: %s", r.Stderr)
-	}
+	l.immortal(u, tool)
 	syscall.Kill(l.rec.Guard.PID, syscall.SIGKILL)
 	l.cmd.Process.Kill()
 	l.cmd.Wait()
 	if !l.rec.Sandbox.Alive() {
-		t.Log("the sandbox had ended by itself")
+		t.Error("the sandbox ended by itself: nothing is shown")
 	}
 	want(t, "launch", inside(t, u, "echo hello"), "hello")
 	if l.rec.Sandbox.Alive() {

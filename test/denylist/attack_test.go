@@ -46,6 +46,7 @@ var attacks = map[string]func(args []string) error{
 	"requests":      manyRequests,
 	"seize-readers": seizeReaders,
 	"write-only":    writeOnly,
+	"bench-open":    benchOpen,
 }
 
 // hold opens a file, says where the content lies in its memory, and waits.
@@ -429,4 +430,8 @@ func writeOnly(args []string) error {
 		return err
 	}
 	return syscall.Close(fd)
+}
+
+func rawOpen(path *byte) (uintptr, uintptr, unix.Errno) {
+	return unix.RawSyscall6(unix.SYS_OPENAT, ^uintptr(99), uintptr(unsafe.Pointer(path)), unix.O_RDONLY, 0, 0, 0)
 }

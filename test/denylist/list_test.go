@@ -323,3 +323,29 @@ func TestMapFull(t *testing.T) {
 	v.list(many[0])
 	v.denied(many[0])
 }
+
+// fusermount would put a mount of the agent's over a list or a listed path, for
+// the next launch to see.
+func TestNoMountOverAListedPathFromInside(t *testing.T) {
+	u := newUser(t)
+	file := u.secret("keys/secret")
+	u.list(file)
+	u.mkdir(filepath.Join(u.home, "empty"))
+	u.mkdir(filepath.Join(u.home, "free"))
+	box := u.enter()
+	for _, dir := range []string{".config/agent-sandbox-exec", ".config", "keys", ""} {
+		out := box.sh("bindfs -o nonempty ~/empty ~/%s && echo MOUNTED", dir)
+		if strings.Contains(out, "MOUNTED") {
+			t.Errorf("a mount over ~/%s: %q", dir, out)
+			root(t, "umount -l %s/%s", u.home, dir)
+		}
+	}
+	if out := box.sh("bindfs --no-allow-other ~/empty ~/free && echo MOUNTED && fusermount3 -u ~/free && echo UNMOUNTED"); out != "MOUNTED\nUNMOUNTED" {
+		t.Errorf("a mount elsewhere: %q", out)
+	}
+	// In a namespace of its own an agent may: so the mount sandbox works inside.
+	if out := box.sh("bwrap --dev-bind / / --tmpfs ~/keys ls -A ~/keys"); out != "" {
+		t.Errorf("bwrap inside: %q", out)
+	}
+	u.denied(file)
+}

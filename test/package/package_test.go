@@ -142,21 +142,6 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// The BPF object in the repository is what its source gives.
-func TestBPFObject(t *testing.T) {
-	_, err := exec.LookPath("clang")
-	harness.Need(t, err == nil, "clang is not installed: run make deps")
-	other := copyTree(t)
-	const object = "internal/bpf/agent_sandbox.bpf.o"
-	if err := os.Remove(filepath.Join(other, object)); err != nil {
-		t.Fatal(err)
-	}
-	command(t, nil, "make", "-C", other, object)
-	if digest(t, filepath.Join(harness.Root(), object)) != digest(t, filepath.Join(other, object)) {
-		t.Errorf("%s is not what bpf/ gives: remove it, run make build, and commit it", object)
-	}
-}
-
 func TestLintian(t *testing.T) {
 	debs(t)
 	changes, _ := filepath.Glob(filepath.Join(harness.Root(), "build/agent-sandbox_"+version(t)+"_*.changes"))

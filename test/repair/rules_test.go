@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -275,6 +276,17 @@ func TestRevocationReachesAnOldWorkingDirectory(t *testing.T) {
 	b.Sh("cd ~/proj/sub")
 	b.ok("keep "+u.Project+"/sub", "rw "+u.Project)
 	b.want(b.Sh("touch here && echo yes"), "yes")
+	// One mount of the folder can be written: the old one, now on top.
+	b.wantWritable(u.Project+"/sub", true)
+	writable := 0
+	for _, m := range b.mounts() {
+		if m.Point == u.Project+"/sub" && !m.ReadOnly() {
+			writable++
+		}
+	}
+	if writable != 1 {
+		t.Errorf("%d writable mounts of it", writable)
+	}
 	b.ok("remount-ro "+u.Project+"/sub", "remount-ro "+u.Project)
 	b.want(b.Sh("touch here2 2>/dev/null || echo no; touch ~/proj/sub/x 2>/dev/null || echo no; cd ~/proj; touch x 2>/dev/null || echo no"), "no\nno\nno")
 
@@ -417,15 +429,17 @@ func TestDataTmpfsAndDevices(t *testing.T) {
 	u.Write("d/0", "FILTERED\n")
 	os.Chmod(u.Home+"/d/0", 0o600)
 	u.Mkdir(u.Project + "/scratch")
+	u.Write("list", "HOST") // not /etc/passwd: other tests make users, which takes the mount away
+	list := u.Home + "/list"
 	b := newBox(u, "--bind", u.Project, u.Project)
 	data := u.Home + "/d/0"
-	b.ok("data /etc/passwd\t" + data)
-	b.want(b.Sh("cat /etc/passwd; stat -c %a /etc/passwd; (echo x >/etc/passwd) 2>/dev/null || echo no"), "FILTERED\n444\nno")
+	b.ok("data " + list + "\t" + data)
+	b.want(b.Sh("cd; cat list; stat -c %a list; (echo x >list) 2>/dev/null || echo no"), "FILTERED\n444\nno")
 	u.Write("d/1", "SECOND\n")
 	os.Chmod(u.Home+"/d/1", 0o600)
 	n := len(b.mounts())
-	b.ok("data /etc/passwd\t" + u.Home + "/d/1")
-	b.want(b.Sh("cat /etc/passwd"), "SECOND")
+	b.ok("data " + list + "\t" + u.Home + "/d/1")
+	b.want(b.Sh("cat ~/list"), "SECOND")
 	if len(b.mounts()) != n {
 		t.Error("a data file was mounted on top of another")
 	}
@@ -598,14 +612,20 @@ func TestEndsWithItsParent(t *testing.T) {
 	u := harness.NewUser(t)
 	b := newBox(u)
 	pid := filepath.Join(u.Project, "pid")
-	c := u.Command("bash", "-c", fmt.Sprintf("mkfifo f; %s %d %d %d <f & echo $! >pid; exec 9>f; sleep 60", harness.Bin(t, "mount-repair"), b.PID, b.Start, b.NS))
+	c := u.Command("bash", "-c", fmt.Sprintf("mkfifo f; %s %d %d %d <f & echo $! >pid; exec 9>f; sleep 60; true", harness.Bin(t, "mount-repair"), b.PID, b.Start, b.NS))
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "start", func() bool { d, _ := os.ReadFile(pid); return len(d) > 0 })
 	d, _ := os.ReadFile(pid)
 	n, _ := strconv.Atoi(strings.TrimSpace(string(d)))
-	time.Sleep(100 * time.Millisecond)
+	harness.Eventually(t, "a pidfd of the parent", func() bool {
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", n))
+		return slices.ContainsFunc(links, func(l string) bool {
+			to, _ := os.Readlink(l)
+			return strings.Contains(to, "pidfd")
+		})
+	})
 	c.Process.Kill()
 	c.Wait()
 	harness.Eventually(t, "end", func() bool { st, err := sys.ReadProcStat(n); return err != nil || st.Zombie })

@@ -155,12 +155,16 @@ func (s *Scene) outside(t testing.TB, script string) harness.Result {
 	return harness.Finish(t, c)
 }
 
-// inherit is a descriptor of a secret that the caller left open.
+// inherited is the number of a descriptor of a secret that the caller left open: one
+// that a launcher has no use of its own for.
+const inherited = 37
+
 func (s *Scene) inherit(t testing.TB, c *exec.Cmd) {
 	f, err := os.Open(filepath.Join(s.U.Home, ".ssh/id_rsa"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	c.ExtraFiles = []*os.File{nil, nil, nil, nil, f} // descriptor 7
+	c.ExtraFiles = make([]*os.File, inherited-2)
+	c.ExtraFiles[inherited-3] = f
 }
