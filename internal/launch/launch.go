@@ -41,23 +41,37 @@ type Request struct {
 // Run launches and returns the exit status: the command's own, or 125 with a
 // message where the command did not run.
 func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int {
+	warned := map[string]bool{}
+	for try := 1; ; try++ {
+		code, err := once(ctx, req, stdout, p, warned)
+		var stopped *bwrap.Interrupted
+		switch {
+		case err == nil:
+			return code
+		case errors.As(err, &stopped):
+			return stopped.Status()
+		case errors.Is(err, errChanged) && try < tries:
+			continue // from a new look at the host
+		}
+		if errors.Is(err, errChanged) {
+			err = cli.WithHint(err, "another program renames files there: end it, and try again")
+		}
+		p.Error(err)
+		return cli.LaunchFailed
+	}
+}
+
+// tries is how often a launch is made anew where the host's files change meanwhile.
+const tries = 5
+
+func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, warned map[string]bool) (int, error) {
 	l, err := layout.Make(ctx, layout.Options{Project: req.Project, Command: req.Command[0]})
 	if err != nil {
-		p.Error(err)
-		return cli.LaunchFailed
+		return 0, err
 	}
-	r := &run{Layout: l, req: req, p: p, warned: map[string]bool{}}
+	r := &run{Layout: l, req: req, p: p, warned: warned}
 	r.warnings()
-	code, err := r.on(r.backend(), stdout)
-	var stopped *bwrap.Interrupted
-	switch {
-	case errors.As(err, &stopped):
-		return stopped.Status()
-	case err != nil:
-		p.Error(err)
-		return cli.LaunchFailed
-	}
-	return code
+	return r.on(r.backend(), stdout)
 }
 
 type run struct {
@@ -217,6 +231,9 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 		}
 	}
 	if err := r.private(rec); err != nil {
+		return 0, err
+	}
+	if err := verify(s.InitPID, r.Plan.Mounts); err != nil {
 		return 0, err
 	}
 	if err := r.reg.Write(rec); err != nil {
