@@ -42,6 +42,9 @@ build/share:
 build/mount-guard: GOTAGS = -tags norunwakeup
 build/mount-guard: LINKNAME = -checklinkname=0
 
+# The one that every launch waits for: cmd/agent-sandbox-exec/start.go says what for.
+build/agent-sandbox-exec: LINKNAME = -E main.start
+
 # The Go tool knows what is up to date; make always asks it.
 $(patsubst %,build/%,$(filter-out $(CGO),$(BIN))):
 	CGO_ENABLED=0 $(GOBUILD) $(GOTAGS) -ldflags '$(LDFLAGS) $(LINKNAME)' -o $@ ./cmd/$(@F)

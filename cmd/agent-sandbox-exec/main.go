@@ -90,6 +90,7 @@ func become(args []string) error {
 
 // execute is execve(2), and for a script without an interpreter line the shell.
 func execute(file string, args []string) error {
+	hugePagesAgain()
 	err := syscall.Exec(file, args, os.Environ())
 	if err == syscall.ENOEXEC {
 		err = syscall.Exec("/bin/sh", append([]string{"sh", file}, args[1:]...), os.Environ())

@@ -13,6 +13,7 @@ import (
 	"agent-sandbox/internal/bpf"
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/execd"
+	"agent-sandbox/internal/sys"
 )
 
 const usage = `usage: agent-sandbox-execd [--map-entries N]
@@ -100,6 +101,7 @@ func serve(log *execd.Log, entries uint32) error {
 	if err != nil {
 		return err
 	}
+	sys.NoHugePages() // list readers inherit it
 	lock, err := onlyOne()
 	if err != nil {
 		return err

@@ -15,12 +15,14 @@ import (
 // A Reader opens a list and looks up its paths, with the identity of the process
 // it runs in. It keeps what it found open with O_PATH until Close.
 type Reader struct {
-	root   int
-	dirs   map[entry]int // folders reached, by where they were reached from
-	keep   map[int]bool
-	held   map[entry]bool
-	line   uint64 // of the path that is looked up
-	report *Report
+	root int
+	dirs map[entry]int // folders reached, by where they were reached from
+	keep map[int]bool
+	held map[entry]bool
+	// overlay says which folders lie on overlayfs.
+	overlay map[int]bool
+	line    uint64 // of the path that is looked up
+	report  *Report
 }
 
 type entry struct {
@@ -56,7 +58,7 @@ func (r *Reader) Close() {
 			}
 		}
 	}
-	r.dirs, r.keep, r.held, r.report = nil, nil, nil, nil
+	r.dirs, r.keep, r.held, r.overlay, r.report = nil, nil, nil, nil, nil
 }
 
 // Read reads the list at name and looks up its paths. The home list is the
@@ -66,7 +68,7 @@ func (r *Reader) Close() {
 // not stop everybody's launches.
 func (r *Reader) Read(name string, home bool) *Report {
 	r.Close()
-	r.dirs, r.keep, r.held = map[entry]int{}, map[int]bool{}, map[entry]bool{}
+	r.dirs, r.keep, r.held, r.overlay = map[entry]int{}, map[int]bool{}, map[entry]bool{}, map[int]bool{}
 	r.report = &Report{}
 	if err := r.read(name, home); err != nil {
 		refused := err.Error()
@@ -183,7 +185,7 @@ func (r *Reader) path(name string, home bool) (reason string, err error) {
 		if err != nil {
 			return "", err
 		}
-		fd, err := sys.LookupAt(dir, last, false)
+		fd, st, mounted, err := sys.LookupFile(dir, last)
 		if missing(err) {
 			r.name(dir, last)
 			return "does not exist", nil
@@ -191,14 +193,9 @@ func (r *Reader) path(name string, home bool) (reason string, err error) {
 		if err != nil {
 			return "", err
 		}
-		st, err := sys.FstatFD(fd)
-		if err != nil {
-			sys.CloseFD(fd)
-			return "", err
-		}
 		if st.IsRegular() {
 			r.name(dir, last)
-			return "", r.file(fd)
+			return "", r.file(fd, dir, mounted)
 		}
 		if !st.IsLink() {
 			sys.CloseFD(fd)
@@ -222,14 +219,24 @@ func (r *Reader) path(name string, home bool) (reason string, err error) {
 	}
 }
 
-// file takes over the descriptor of a listed file. On an overlay it opens the
-// file, so that the BPF program sees the real one below; that the user may not
-// read it is no error: then nobody in his sandbox can.
-func (r *Reader) file(fd int) error {
-	overlay, err := sys.Overlay(fd)
-	if err != nil {
-		sys.CloseFD(fd)
-		return err
+// file takes over the descriptor of a listed file in the folder dir. On an
+// overlay it opens the file, so that the BPF program sees the real one below; that
+// the user may not read it is no error: then nobody in his sandbox can.
+func (r *Reader) file(fd, dir int, mounted bool) error {
+	overlay, known := r.overlay[dir]
+	if mounted || !known {
+		at := dir
+		if mounted {
+			at = fd
+		}
+		var err error
+		if overlay, err = sys.Overlay(at); err != nil {
+			sys.CloseFD(fd)
+			return err
+		}
+		if !mounted {
+			r.overlay[dir] = overlay
+		}
 	}
 	if overlay {
 		f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)

@@ -88,7 +88,7 @@ var AlwaysReadOnly = []string{".config/agent-sandbox", ".config/agent-sandbox-ex
 func Build(h Host, in Input) (*Plan, error) {
 	b := &builder{h: cached(h), in: in, s: in.Settings, writable: map[string]bool{}, prot: map[string]protection{}}
 	for _, step := range []func() error{
-		b.kernel, b.readOnly, b.home, b.writables, b.protections, b.assemble,
+		b.kernel, b.readOnly, b.home, b.writables, b.closures, b.protections, b.assemble,
 	} {
 		if err := step(); err != nil {
 			return nil, err

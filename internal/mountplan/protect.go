@@ -10,6 +10,71 @@ import (
 	"agent-sandbox/internal/config"
 )
 
+// closures leaves out binds that lie inside what is to be masked, and writable ones
+// inside what is never writable, also where the outer folder does not show and so
+// needs no mount: an entry that contradicts a protection does not uncover it.
+func (b *builder) closures() error {
+	masked, readOnly := map[string]string{}, map[string]string{}
+	add := func(to map[string]string, from, p string) {
+		if r, err := resolve(b.h, p); err == nil {
+			to[r.path] = from
+		}
+	}
+	for _, home := range b.homes() {
+		for _, p := range AlwaysMasked {
+			add(masked, "always masked", join(home, p))
+		}
+		for _, p := range AlwaysReadOnly {
+			add(readOnly, "the configuration", join(home, p))
+		}
+	}
+	for _, d := range b.in.StateDirs {
+		add(masked, "the registry of sessions", d)
+	}
+	for _, name := range []string{"EXTRA_BLOCKED_PATHS", "BLOCKED_FILES"} {
+		for _, e := range b.s.Entries(name) {
+			if CleanAbs(e.Text) {
+				add(masked, where(e, name), e.Text)
+			}
+		}
+	}
+	if b.in.ConfigDir != "" {
+		for _, p := range []string{b.in.ConfigDir, join(b.in.ConfigDir, "conf.d")} {
+			add(readOnly, "the configuration", p)
+		}
+	}
+	inside := func(closed map[string]string, p string) string {
+		for d := parent(p); d != "/"; d = parent(d) {
+			if _, ok := closed[d]; ok {
+				return d
+			}
+		}
+		return ""
+	}
+	drop := func(m Mount) bool {
+		if m.Kind != RO && m.Kind != RW {
+			return false
+		}
+		d := inside(masked, m.Path)
+		from := masked[d]
+		if d == "" && m.Kind == RW {
+			d = inside(readOnly, m.Path)
+			from = readOnly[d]
+		}
+		if d != "" {
+			b.warn("%q stays closed: it lies in %q, which is protected (%s)", m.Path, d, from)
+		}
+		return d != ""
+	}
+	b.base = slices.DeleteFunc(b.base, drop)
+	b.rw = slices.DeleteFunc(b.rw, drop)
+	if !slices.ContainsFunc(b.rw, func(m Mount) bool { return m.Path == b.in.Project }) {
+		return fmt.Errorf("project folder %q lies in what is protected: %s", b.in.Project, b.plan.Warnings[len(b.plan.Warnings)-1])
+	}
+	b.reindex()
+	return nil
+}
+
 // protections: what is always on top, in the order of precedence where two name
 // the same path: masks, then files with other content, then read-only overlays.
 func (b *builder) protections() error {

@@ -193,7 +193,7 @@ func makePlaceholder(p mountplan.Placeholder) error {
 		err = sys.MkdirAt(dir, name, 0o700)
 	} else {
 		var f *os.File
-		if f, err = sys.OpenAt(dir, name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL, 0o444); err == nil {
+		if f, err = sys.OpenAt(dir, name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL, 0o600); err == nil {
 			f.Close()
 		}
 	}

@@ -1,6 +1,8 @@
 package sys
 
 import (
+	"unsafe"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -15,6 +17,37 @@ func LookupAt(dir int, name string, folder bool) (int, error) {
 	}
 	return retry(func() (int, error) { return unix.Openat(dir, name, flags, 0) })
 }
+
+// LookupFile is LookupAt and statx(2) of what was opened, in two system calls
+// that do not tell the Go scheduler: for a process that has nothing else to do.
+// mountRoot says whether something is mounted right there (Linux 5.8).
+func LookupFile(dir int, name string) (fd int, st Stat, mountRoot bool, err error) {
+	path, err := unix.BytePtrFromString(name)
+	if err != nil {
+		return -1, st, false, err
+	}
+	var r uintptr
+	for e := unix.EINTR; e == unix.EINTR; {
+		r, _, e = unix.RawSyscall6(unix.SYS_OPENAT, uintptr(dir), uintptr(unsafe.Pointer(path)), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0, 0, 0)
+		if e != 0 && e != unix.EINTR {
+			return -1, st, false, e
+		}
+	}
+	var x unix.Statx_t
+	var empty byte
+	_, _, e := unix.RawSyscall6(unix.SYS_STATX, r, uintptr(unsafe.Pointer(&empty)), unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, uintptr(unsafe.Pointer(&x)), 0)
+	if e != 0 {
+		unix.Close(int(r))
+		return -1, st, false, e
+	}
+	st = Stat{Mode: uint32(x.Mode), UID: x.Uid, Dev: unix.Mkdev(x.Dev_major, x.Dev_minor), Ino: x.Ino, Nlink: uint64(x.Nlink), Size: int64(x.Size)}
+	return int(r), st, x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+// NoHugePages turns transparent huge pages off for this process and those it
+// starts (prctl(2), PR_SET_THP_DISABLE): a small Go program touches several of
+// them, and the kernel clears 2 MiB each time.
+func NoHugePages() { unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0) }
 
 // OpenRoot opens / with O_PATH.
 func OpenRoot() (int, error) {
@@ -61,7 +94,7 @@ func ReadlinkFD(fd int) (string, error) {
 }
 
 // CloseFD is close(2).
-func CloseFD(fd int) { unix.Close(fd) }
+func CloseFD(fd int) { unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
 // Undumpable makes the process one that no process without CAP_SYS_PTRACE can
 // attach to, whoever it runs as (prctl(2), PR_SET_DUMPABLE). An exec and a

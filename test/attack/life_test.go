@@ -40,7 +40,6 @@ func (l *live) start(u *harness.User, env ...string) *live {
 	l.cmd.Env = append(l.cmd.Env, env...)
 	l.in, _ = l.cmd.StdinPipe()
 	l.cmd.Stdout, l.cmd.Stderr = &l.out, &l.out
-	l.cmd.SysProcAttr.Setpgid = true
 	l.cmd.WaitDelay = time.Second // an orphan holds its output open
 	if err := l.cmd.Start(); err != nil {
 		t.Fatal(err)

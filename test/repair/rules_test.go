@@ -429,15 +429,17 @@ func TestDataTmpfsAndDevices(t *testing.T) {
 	u.Write("d/0", "FILTERED\n")
 	os.Chmod(u.Home+"/d/0", 0o600)
 	u.Mkdir(u.Project + "/scratch")
+	u.Write("list", "HOST") // not /etc/passwd: other tests make users, which takes the mount away
+	list := u.Home + "/list"
 	b := newBox(u, "--bind", u.Project, u.Project)
 	data := u.Home + "/d/0"
-	b.ok("data /etc/passwd\t" + data)
-	b.want(b.Sh("cat /etc/passwd; stat -c %a /etc/passwd; (echo x >/etc/passwd) 2>/dev/null || echo no"), "FILTERED\n444\nno")
+	b.ok("data " + list + "\t" + data)
+	b.want(b.Sh("cd; cat list; stat -c %a list; (echo x >list) 2>/dev/null || echo no"), "FILTERED\n444\nno")
 	u.Write("d/1", "SECOND\n")
 	os.Chmod(u.Home+"/d/1", 0o600)
 	n := len(b.mounts())
-	b.ok("data /etc/passwd\t" + u.Home + "/d/1")
-	b.want(b.Sh("cat /etc/passwd"), "SECOND")
+	b.ok("data " + list + "\t" + u.Home + "/d/1")
+	b.want(b.Sh("cat ~/list"), "SECOND")
 	if len(b.mounts()) != n {
 		t.Error("a data file was mounted on top of another")
 	}
