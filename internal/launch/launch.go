@@ -71,7 +71,25 @@ func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, war
 	}
 	r := &run{Layout: l, req: req, p: p, warned: warned}
 	r.warnings()
+	if err := r.unavailable(); err != nil {
+		return 0, err
+	}
 	return r.on(r.backend(), stdout)
+}
+
+// unavailable refuses what is asked for as a protection and not in this version.
+func (r *run) unavailable() error {
+	s := r.settings()
+	if s.Scalar("CHAPERON") == "on" {
+		return cli.WithHint(errors.New("CHAPERON=on cannot be had: this version has no Slurm proxy"), "set CHAPERON=off: Slurm is then out of reach of the sandbox")
+	}
+	if s.Scalar("NETWORK_MAIL_BLOCK") == "on" && s.Scalar("NETWORK_FILTER_MODE") != "isolated" {
+		return cli.WithHint(errors.New("NETWORK_MAIL_BLOCK=on cannot be had in this version"), "set NETWORK_FILTER_MODE=isolated, which closes all ports, or NETWORK_MAIL_BLOCK=auto")
+	}
+	if modules := s.Strings("SANDBOX_MODULES"); len(modules) > 0 {
+		r.warn(fmt.Sprintf("SANDBOX_MODULES %q are not loaded in this version: load them before you start agent-sandbox", modules))
+	}
+	return nil
 }
 
 type run struct {
@@ -266,9 +284,6 @@ func (r *run) spec() (bwrap.Spec, error) {
 	}
 	if spec.IsolateNet, err = r.isolateNet(); err != nil {
 		return spec, err
-	}
-	if s.Scalar("CHAPERON") == "on" {
-		return spec, cli.WithHint(errors.New("CHAPERON=on cannot be had: this version has no Slurm proxy"), "set CHAPERON=off: Slurm is then out of reach of the sandbox")
 	}
 	if spec.Seccomp, err = seccomp.Program(seccomp.Options{Nested: s.Bool("NESTED_SANDBOX")}); err != nil {
 		return spec, err
