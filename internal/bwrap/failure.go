@@ -26,9 +26,10 @@ var ErrMissing = errors.New("bwrap is not installed")
 
 const installHint = "install it: apt install bubblewrap (dnf install bubblewrap)"
 
-// Find returns the path of bwrap: the first in the absolute folders of PATH.
+// Find returns the path of bwrap: the first in the absolute folders of PATH that
+// is not the caller's own to change.
 func Find() (string, error) {
-	path, err := execpath.Look("bwrap", os.Getenv("PATH"))
+	path, err := execpath.Host("bwrap", os.Getenv("PATH"))
 	if errors.Is(err, fs.ErrPermission) {
 		return "", cli.WithHint(errors.New("the bwrap in PATH is not executable"), "see ls -l $(command -v bwrap); or "+installHint)
 	}
