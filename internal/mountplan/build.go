@@ -476,6 +476,7 @@ func (b *builder) writables() error {
 			return err
 		}
 	}
+	b.reindex()
 	b.worktree(r.path)
 	b.dropForged()
 	slices.SortStableFunc(b.rw, byPath)
