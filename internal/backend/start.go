@@ -90,8 +90,15 @@ func Landlock(s Session, rules *landlock.Rules) (*bwrap.Session, error) {
 	return bwrap.StartProgram(p)
 }
 
-// attempts is how often a start in firejail is tried whose protections do not hold.
+// attempts is how often a start in firejail is tried that the host disturbs.
 const attempts = 3
+
+// transient says whether err may come of a file that the host replaces while firejail
+// starts, as every useradd does with the user database: a masked one shows, and
+// firejail's own copies (restrict_users.c) cannot be mounted.
+func transient(err error) bool {
+	return strings.Contains(err.Error(), notHeld) || strings.Contains(err.Error(), "restrict_users.c")
+}
 
 // notHeld is what the supervisor says then.
 const notHeld = "firejail does not hold what it was asked for"
@@ -111,9 +118,7 @@ func Firejail(s Session, path string, profile *firejail.Profile) (*bwrap.Session
 	p.After = []*os.File{protections}
 	for try := 1; ; try++ {
 		running, err := bwrap.StartProgram(p)
-		// A masked file that the host replaces while firejail starts shows:
-		// every useradd does that with the user database.
-		if err == nil || try == attempts || !strings.Contains(err.Error(), notHeld) {
+		if err == nil || try == attempts || !transient(err) {
 			return running, err
 		}
 	}

@@ -88,7 +88,7 @@ var AlwaysReadOnly = []string{".config/agent-sandbox", ".config/agent-sandbox-ex
 func Build(h Host, in Input) (*Plan, error) {
 	b := &builder{h: cached(h), in: in, s: in.Settings, writable: map[string]bool{}, prot: map[string]protection{}}
 	for _, step := range []func() error{
-		b.kernel, b.readOnly, b.home, b.writables, b.protections, b.assemble,
+		b.kernel, b.readOnly, b.home, b.writables, b.closures, b.protections, b.assemble,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -476,6 +476,7 @@ func (b *builder) writables() error {
 			return err
 		}
 	}
+	b.reindex()
 	b.worktree(r.path)
 	b.dropForged()
 	slices.SortStableFunc(b.rw, byPath)
@@ -618,6 +619,11 @@ func (b *builder) assemble() error {
 	}
 	n := 0
 	for i := range b.plan.Mounts {
+		if m := &b.plan.Mounts[i]; m.Kind == RO || m.Kind == RW || m.Kind == Dev {
+			if info, err := b.h.Lstat(m.From()); err == nil {
+				m.Dev, m.Ino = info.Dev, info.Ino
+			}
+		}
 		if m := &b.plan.Mounts[i]; m.Kind == Data {
 			if m.Content == nil && m.Digest != "" {
 				continue // kept from the session, its content is in its folder

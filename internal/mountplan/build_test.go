@@ -284,11 +284,32 @@ func TestContradictionsKeepTheProtection(t *testing.T) {
 	p := w.build()
 	w.want(p, ".ssh/sub", "")
 	w.want(p, ".ssh", mountplan.MaskDir)
-	w.warned(p, "stays closed to writing")
+	w.warned(p, "stays closed")
 
-	w.in.Project = w.home + "/.ssh/sub"
-	if _, err := w.try(); err == nil {
-		t.Error("a project in a masked folder was taken")
+	// Nor where the folder around it does not show.
+	w = newWorld(t, "tmpwrite")
+	w.mkdir(".ssh/sub", "closed/in", ".config/agent-sandbox/conf.d")
+	w.write(".ssh/known_hosts", "")
+	w.set("HOME_READONLY", ".ssh/known_hosts")
+	w.set("EXTRA_BLOCKED_PATHS", w.home+"/closed")
+	w.set("EXTRA_WRITABLE_PATHS", w.home+"/.ssh/sub", w.home+"/closed/in", w.home+"/.config/agent-sandbox/conf.d")
+	p = w.build()
+	for _, rel := range []string{".ssh/known_hosts", ".ssh/sub", "closed/in", ".config/agent-sandbox/conf.d"} {
+		w.want(p, rel, "")
+		w.warned(p, filepath.Join(w.home, rel))
+	}
+	w = newWorld(t, "read")
+	w.mkdir(".config/agent-sandbox/conf.d")
+	w.set("EXTRA_WRITABLE_PATHS", w.home+"/.config/agent-sandbox/conf.d")
+	w.want(w.build(), ".config/agent-sandbox/conf.d", "")
+
+	for _, mode := range []string{"read", "tmpwrite"} {
+		w = newWorld(t, mode)
+		w.mkdir(".ssh/sub")
+		w.in.Project = w.home + "/.ssh/sub"
+		if _, err := w.try(); err == nil {
+			t.Errorf("%s: a project in a masked folder was taken", mode)
+		}
 	}
 }
 
@@ -497,4 +518,16 @@ func TestGitsOwnFilesAreHeld(t *testing.T) {
 	w = newWorld(t, "tmpwrite")
 	w.mkdir("proj/.git")
 	w.want(w.build(), "proj/.git/hooks", "")
+}
+
+func TestPartOfARepositoryIsWarnedAbout(t *testing.T) {
+	w := newWorld(t, "tmpwrite")
+	w.write("repo/.git/HEAD", "")
+	w.mkdir("repo/sub")
+	w.in.Project = w.home + "/repo/sub"
+	w.warned(w.build(), "part of the repository")
+	w.set("HOME_ACCESS", "read")
+	if p := w.build(); slices.ContainsFunc(p.Warnings, func(s string) bool { return strings.Contains(s, "part of the repository") }) {
+		t.Errorf("warned though it shows: %q", p.Warnings)
+	}
 }

@@ -4,11 +4,77 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 
 	"agent-sandbox/internal/config"
 )
+
+// closures leaves out binds that lie inside what is to be masked, and writable ones
+// inside what is never writable, also where the outer folder does not show and so
+// needs no mount: an entry that contradicts a protection does not uncover it.
+func (b *builder) closures() error {
+	masked, readOnly := map[string]string{}, map[string]string{}
+	add := func(to map[string]string, from, p string) {
+		if r, err := resolve(b.h, p); err == nil {
+			to[r.path] = from
+		}
+	}
+	for _, home := range b.homes() {
+		for _, p := range AlwaysMasked {
+			add(masked, "always masked", join(home, p))
+		}
+		for _, p := range AlwaysReadOnly {
+			add(readOnly, "the configuration", join(home, p))
+		}
+	}
+	for _, d := range b.in.StateDirs {
+		add(masked, "the registry of sessions", d)
+	}
+	for _, name := range []string{"EXTRA_BLOCKED_PATHS", "BLOCKED_FILES"} {
+		for _, e := range b.s.Entries(name) {
+			if CleanAbs(e.Text) {
+				add(masked, where(e, name), e.Text)
+			}
+		}
+	}
+	if b.in.ConfigDir != "" {
+		for _, p := range []string{b.in.ConfigDir, join(b.in.ConfigDir, "conf.d")} {
+			add(readOnly, "the configuration", p)
+		}
+	}
+	inside := func(closed map[string]string, p string) string {
+		for d := parent(p); d != "/"; d = parent(d) {
+			if _, ok := closed[d]; ok {
+				return d
+			}
+		}
+		return ""
+	}
+	drop := func(m Mount) bool {
+		if m.Kind != RO && m.Kind != RW {
+			return false
+		}
+		d := inside(masked, m.Path)
+		from := masked[d]
+		if d == "" && m.Kind == RW {
+			d = inside(readOnly, m.Path)
+			from = readOnly[d]
+		}
+		if d != "" {
+			b.warn("%q stays closed: it lies in %q, which is protected (%s)", m.Path, d, from)
+		}
+		return d != ""
+	}
+	b.base = slices.DeleteFunc(b.base, drop)
+	b.rw = slices.DeleteFunc(b.rw, drop)
+	if !slices.ContainsFunc(b.rw, func(m Mount) bool { return m.Path == b.in.Project }) {
+		return fmt.Errorf("project folder %q lies in what is protected: %s", b.in.Project, b.plan.Warnings[len(b.plan.Warnings)-1])
+	}
+	b.reindex()
+	return nil
+}
 
 // protections: what is always on top, in the order of precedence where two name
 // the same path: masks, then files with other content, then read-only overlays.
@@ -293,6 +359,9 @@ func (b *builder) protect(q request) error {
 			return err
 		}
 	}
+	if q.kind == MaskDir && !q.always && len(r.links) > 0 {
+		b.maskLink(q)
+	}
 	g, ok := b.governing(r.path)
 	if !ok || g.Kind != RO && g.Kind != RW {
 		return nil // not visible
@@ -323,7 +392,11 @@ func (b *builder) protect(q request) error {
 		if q.exists {
 			return nil
 		}
-		if !b.placeholders(&m, r, q.dir) {
+		if b.replaceable(r) {
+			// A link that the sandbox, or whoever made the project, can point
+			// anywhere: nothing is made where it leads.
+			m.Absent = true
+		} else if !b.placeholders(&m, r, q.dir) {
 			return nil
 		}
 		for _, l := range r.links {
@@ -338,6 +411,35 @@ func (b *builder) protect(q request) error {
 	}
 	b.prot[r.path] = protection{m, q.from, q.always, q.admin}
 	return nil
+}
+
+// replaceable says whether a link on the way lies where the sandbox can write.
+func (b *builder) replaceable(r resolved) bool {
+	return slices.ContainsFunc(r.links, func(l link) bool {
+		g, ok := b.governing(l.path)
+		return ok && g.Kind == RW && !b.heldReadOnly(l.path)
+	})
+}
+
+// maskLink adds a line for a configured path that is a link itself. A link cannot
+// be a mount point, so nothing is mounted at the start; the guard masks what comes
+// to be there, or where the link leads later.
+func (b *builder) maskLink(q request) {
+	up, err := resolve(b.h, parent(q.path))
+	if err != nil || !up.found {
+		return
+	}
+	at := join(up.path, path.Base(q.path))
+	info, err := b.h.Lstat(at)
+	g, ok := b.governing(at)
+	if _, taken := b.prot[at]; taken || err != nil || info.Type != Link || !ok || g.Kind != RO && g.Kind != RW {
+		return
+	}
+	kind := MaskFile
+	if q.dir {
+		kind = MaskDir
+	}
+	b.prot[at] = protection{Mount{Kind: kind, Path: at, Absent: true}, q.from, q.always, q.admin}
 }
 
 // placeholders plans the mount point of a protection for something that does not
