@@ -89,7 +89,8 @@ install:
 	for a in share/agents/* share/*.example; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
 	$(INSTALL) 644 apparmor/agent-sandbox $(DESTDIR)$(DATADIR)/apparmor
 	install -d $(DESTDIR)$(SYSCONFDIR)/agent-sandbox
-	$(INSTALL) 644 share/denylist/denylist $(DESTDIR)$(SYSCONFDIR)/agent-sandbox-exec/denylist
+	# The administrator's list is never written over.
+	test -e $(DESTDIR)$(SYSCONFDIR)/agent-sandbox-exec/denylist || $(INSTALL) 644 share/denylist/denylist $(DESTDIR)$(SYSCONFDIR)/agent-sandbox-exec/denylist
 	$(INSTALL) 644 systemd/agent-sandbox-execd.service $(DESTDIR)$(UNITDIR)/agent-sandbox-execd.service
 	sed -i 's|/usr/sbin/|$(RUNPREFIX)/sbin/|' $(DESTDIR)$(UNITDIR)/agent-sandbox-execd.service
 

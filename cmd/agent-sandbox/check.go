@@ -33,8 +33,10 @@ func check(args []string, stdout io.Writer, p cli.Printer) int {
 		findings = append(findings, found...)
 		usable = usable || works
 	}
-	findings = append(findings,
-		program("pasta", "filtered networks", "apt install passt"),
+	helpers := helpersFinding()
+	usable = usable && helpers.State == "ok"
+	findings = append(findings, helpers,
+		program("pasta", "filtered networks, which are not in this version", "apt install passt"),
 		daemonFinding())
 	config, loads := configFinding(p)
 	findings = append(findings, config)
@@ -66,7 +68,17 @@ func program(name, forWhat, mend string) bwrap.Finding {
 	if err != nil {
 		return bwrap.Finding{State: "warn", What: name, Why: "not installed; only needed for " + forWhat, Mend: mend}
 	}
-	return bwrap.Finding{State: "ok", What: name, Why: path}
+	return bwrap.Finding{State: "ok", What: name, Why: path + "; for " + forWhat}
+}
+
+// helpersFinding says whether the programs that a session needs are found.
+func helpersFinding() bwrap.Finding {
+	for _, name := range []string{"mount-guard", "mount-repair", "agent-sandbox-reload"} {
+		if _, err := cli.Helper(name); err != nil {
+			return bwrap.Finding{State: "no", What: "helpers", Why: err.Error(), Mend: "install the whole suite: make install, or the Debian package agent-sandbox"}
+		}
+	}
+	return bwrap.Finding{State: "ok", What: "helpers", Why: "mount-guard, mount-repair, agent-sandbox-reload"}
 }
 
 // requests is the folder in which agent-sandbox-execd takes requests.

@@ -59,6 +59,13 @@ func main() {
 
 func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	p := cli.Printer{Name: "agent-sandbox", W: stderr}
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < minFiles {
+		// The Go runtime ends with a stack trace where it cannot open its own few.
+		p.Errorf("cannot work with a limit of %d open files", files.Cur)
+		p.Hint(fmt.Sprintf("ulimit -n %d or more", minFiles))
+		return cli.LaunchFailed
+	}
 	if cli.Common(args, usage, stdout) {
 		return cli.OK
 	}
@@ -75,6 +82,9 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	}
 	return launch.Run(context.Background(), req, stdout, p)
 }
+
+// minFiles is the least number of descriptors that a launch needs.
+const minFiles = 64
 
 var backends = []string{"auto", "bwrap", "firejail", "landlock"}
 

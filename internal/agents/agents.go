@@ -56,17 +56,8 @@ const (
 	carryLimit   = 64 << 20 // bytes of a carried file
 )
 
-// Dir is the folder of the profiles: share/agents beside the running binary, else
-// the folder set at build time.
-func Dir() string {
-	if exe, err := os.Executable(); err == nil {
-		dir := filepath.Join(filepath.Dir(exe), "share", "agents")
-		if st, err := os.Stat(dir); err == nil && st.IsDir() {
-			return dir
-		}
-	}
-	return filepath.Join(cli.Datadir, "agents")
-}
+// Dir is the folder of the profiles.
+func Dir() string { return cli.Data("agents") }
 
 // Load reads the profile of one agent from dir; it fails with fs.ErrNotExist
 // where there is none of that name. The name is one that ENABLED_AGENTS may have.

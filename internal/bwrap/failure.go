@@ -1,6 +1,7 @@
 package bwrap
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/execpath"
@@ -24,9 +26,10 @@ var ErrMissing = errors.New("bwrap is not installed")
 
 const installHint = "install it: apt install bubblewrap (dnf install bubblewrap)"
 
-// Find returns the path of bwrap: the first in the absolute folders of PATH.
+// Find returns the path of bwrap: the first in the absolute folders of PATH that
+// is not the caller's own to change.
 func Find() (string, error) {
-	path, err := execpath.Look("bwrap", os.Getenv("PATH"))
+	path, err := execpath.Host("bwrap", os.Getenv("PATH"))
 	if errors.Is(err, fs.ErrPermission) {
 		return "", cli.WithHint(errors.New("the bwrap in PATH is not executable"), "see ls -l $(command -v bwrap); or "+installHint)
 	}
@@ -189,6 +192,9 @@ type Finding struct {
 	Mend  string // empty where nothing has to be
 }
 
+// probeTimeout bounds a trial start of bwrap, which takes milliseconds.
+const probeTimeout = 10 * time.Second
+
 // Probe tries what a session needs of bwrap and the host, for `agent-sandbox
 // check`. Usable says whether a sandbox can be started.
 func Probe() (findings []Finding, usable bool) {
@@ -207,7 +213,10 @@ func Probe() (findings []Finding, usable bool) {
 	}
 
 	host := hostFacts(path)
-	cmd := exec.Command(path, "--unshare-user", "--unshare-pid", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "true")
+	// With little memory bwrap's monitor can wait for ever for a child that failed.
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "--unshare-user", "--unshare-pid", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "true")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {

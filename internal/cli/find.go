@@ -19,15 +19,39 @@ func Self() (string, error) {
 	return filepath.EvalSymlinks(p)
 }
 
+// libexec are the folders of helpers, in the order in which they are looked
+// through: the binary's own, the one that belongs to it where the suite is
+// installed as a whole, and the one set at build time.
+func libexec(self string) []string {
+	bin := filepath.Dir(self)
+	return []string{bin, filepath.Join(filepath.Dir(bin), "libexec", "agent-sandbox"), Libexec}
+}
+
+// Data finds a folder of the shipped data files in the same way.
+func Data(name string) string {
+	dir := filepath.Join(Datadir, name)
+	self, err := Self()
+	if err != nil {
+		return dir
+	}
+	bin := filepath.Dir(self)
+	for _, d := range []string{filepath.Join(bin, "share", name), filepath.Join(filepath.Dir(bin), "share", "agent-sandbox", name)} {
+		if st, err := os.Stat(d); err == nil && st.IsDir() {
+			return d
+		}
+	}
+	return dir
+}
+
 // Helper finds a program of the suite: beside the running binary, else in
-// Libexec; never through PATH, which an agent may have a hand in.
+// the folders of libexec; never through PATH, which an agent may have a hand in.
 func Helper(name string) (string, error) {
 	self, err := Self()
 	if err != nil {
 		return "", err
 	}
-	beside := filepath.Join(filepath.Dir(self), name)
-	for _, p := range []string{beside, filepath.Join(Libexec, name)} {
+	for _, dir := range libexec(self) {
+		p := filepath.Join(dir, name)
 		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
 			return p, nil
 		}
@@ -43,15 +67,15 @@ func Binaries() []string {
 		return nil
 	}
 	var out []string
-	for _, dir := range []string{filepath.Dir(self), Libexec} {
+	for _, dir := range libexec(self) {
 		for _, name := range Programs {
 			if p := filepath.Join(dir, name); exists(p) {
 				out = append(out, p)
 			}
 		}
-		if p := filepath.Join(dir, "share"); dir == filepath.Dir(self) && exists(filepath.Join(p, "agents")) {
-			out = append(out, filepath.Join(p, "agents"))
-		}
+	}
+	if p := Data("agents"); exists(p) {
+		out = append(out, p)
 	}
 	return out
 }

@@ -24,6 +24,7 @@ const emptyTime = time.Minute
 // A box is one uid's sandbox. Its queue's worker alone touches what has no lock.
 type box struct {
 	uid    uint32
+	home   string
 	cgroup uint64 // 0: none made yet
 	set    *denylist.Set
 	who    identity // of the last request: whom the home list is read as without one
@@ -200,23 +201,7 @@ func (d *Daemon) handle(uid uint32, jobs []job) {
 	})
 	for _, g := range order {
 		b.who, b.known = g.who, true
-		warnings, err := d.launch(b, g.inside)
-		for _, j := range groups[g] {
-			if err == nil {
-				err2 := d.move(j.pid, j.pidfd, boxPath(uid))
-				switch {
-				case err2 == nil:
-					d.tell(j, "ok", warnings)
-				case errors.Is(err2, errDied):
-					d.folder.remove(j.name)
-				default:
-					d.refuse(j, err2.Error())
-				}
-			} else {
-				d.refuse(j, err.Error())
-			}
-			j.pidfd.Close()
-		}
+		d.serve(b, groups[g], g.inside)
 	}
 	if len(order) == 0 && reload {
 		d.again(b)
@@ -227,6 +212,40 @@ func (d *Daemon) handle(uid uint32, jobs []job) {
 	if len(order) > 0 {
 		d.forgetLater(b) // if no process came of it, nothing else would
 		d.readers.prepare()
+	}
+}
+
+// serve launches processes of one identity. They are moved while the lists are
+// read: moving waits for the kernel (an RCU grace period, most of a launch), and a
+// process that waits for its answer may as well wait inside.
+func (d *Daemon) serve(b *box, jobs []job, inside bool) {
+	full, err := d.open(b)
+	moved := make(chan []error, 1)
+	go func() {
+		errs := make([]error, len(jobs))
+		for i, j := range jobs {
+			if err == nil {
+				errs[i] = d.move(j, boxPath(b.uid))
+			}
+		}
+		moved <- errs
+	}()
+	var warnings []byte
+	if err == nil {
+		warnings, err = d.apply(b, full, inside)
+	}
+	for i, moveErr := range <-moved {
+		switch j := jobs[i]; {
+		case errors.Is(moveErr, errDied):
+			d.folder.remove(j.name)
+		case err != nil:
+			d.refuse(j, err.Error())
+		case moveErr != nil:
+			d.refuse(j, moveErr.Error())
+		default:
+			d.tell(j, "ok", warnings)
+		}
+		jobs[i].pidfd.Close()
 	}
 }
 
@@ -253,26 +272,31 @@ func (d *Daemon) again(b *box) {
 	if !b.known {
 		return
 	}
-	if _, err := d.launch(b, false); err != nil {
+	full, err = d.open(b)
+	if err == nil {
+		_, err = d.apply(b, full, false)
+	}
+	if err != nil {
 		d.log.Errorf("lists of uid %d cannot be applied, its sandbox keeps what it had: %w", b.uid, err)
 	}
 }
 
-// launch reads the lists of a box and applies them. It returns the warnings for
-// the user.
-func (d *Daemon) launch(b *box, inside bool) ([]byte, error) {
-	home, err := d.users.home(b.uid)
-	if err != nil {
-		return nil, err
+// open makes sure that a box has its cgroup, and says whether that has a process.
+func (d *Daemon) open(b *box) (full bool, err error) {
+	// First: who is no user gets no cgroup either.
+	if b.home, err = d.users.home(b.uid); err != nil {
+		return false, err
 	}
 	if err := d.ensure(b); err != nil {
-		return nil, err
+		return false, err
 	}
-	full, err := populated(d.boxDir(b.uid))
-	if err != nil {
-		return nil, err
-	}
-	list := filepath.Join(home, homeList)
+	return populated(d.boxDir(b.uid))
+}
+
+// apply reads the lists of a box and applies them; full says whether it had a
+// process before. It returns the warnings for the user.
+func (d *Daemon) apply(b *box, full, inside bool) ([]byte, error) {
+	list := filepath.Join(b.home, homeList)
 	type result struct {
 		found *found
 		err   error

@@ -103,19 +103,22 @@ var errDied = errors.New("the process ended before it was moved")
 // move moves a process into the cgroup at path and checks that it is there. The
 // kernel takes only a number, which may by then be another process's: so the
 // pidfd is asked again, and a stranger is put back.
-func (d *Daemon) move(pid int, pidfd *os.File, path string) error {
-	err := d.enter(pid, path)
-	if sys.PidfdDead(pidfd) {
+func (d *Daemon) move(j job, path string) error {
+	if j.cgroup == path {
+		return nil // asked from there
+	}
+	err := d.enter(j.pid, path)
+	if sys.PidfdDead(j.pidfd) {
 		if err == nil {
-			d.undo(pid, path)
+			d.undo(j.pid, path)
 		}
 		return errDied
 	}
 	if err != nil {
 		return fmt.Errorf("cannot move the process: %w", errors.Unwrap(err))
 	}
-	now, err := cgroupOf(pid)
-	if sys.PidfdDead(pidfd) {
+	now, err := cgroupOf(j.pid)
+	if sys.PidfdDead(j.pidfd) {
 		return errDied
 	}
 	if err != nil || now != path {

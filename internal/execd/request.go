@@ -23,7 +23,8 @@ type job struct {
 	pid    int
 	pidfd  *os.File
 	who    identity
-	inside bool // asked from inside the uid's sandbox
+	cgroup string // in which it asked
+	inside bool   // that is the uid's sandbox
 }
 
 // listen takes requests until the watch fails.
@@ -88,14 +89,14 @@ func (d *Daemon) check(e sys.Created) (job, error) {
 	if uid, j.who, err = readIdentity(e.PID); err != nil {
 		return j, errNoRequest
 	}
-	cgroup, err := cgroupOf(e.PID)
+	j.cgroup, err = cgroupOf(e.PID)
 	// What was read under the number is the creator's only if he lives still.
 	if err != nil || sys.PidfdDead(e.Pidfd) || uid != st.UID {
 		return j, errNoRequest
 	}
 	own := boxPath(uid)
-	j.inside = cgroup == own || strings.HasPrefix(cgroup, own+"/")
-	if !j.inside && strings.HasPrefix(cgroup, "/"+parentName+"/") {
+	j.inside = j.cgroup == own || strings.HasPrefix(j.cgroup, own+"/")
+	if !j.inside && strings.HasPrefix(j.cgroup, "/"+parentName+"/") {
 		return j, &refused{"already in the sandbox of another user"}
 	}
 	return j, nil

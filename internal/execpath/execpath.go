@@ -5,6 +5,7 @@ package execpath
 import (
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 )
@@ -51,4 +52,48 @@ func check(file string) error {
 		return fs.ErrPermission
 	}
 	return nil
+}
+
+// Host finds a program that runs outside the sandbox for it (bwrap, firejail,
+// getent): as Look does, but only a file that the caller could not have put there,
+// since an agent writes what the caller can (a virtual environment's folder of the
+// project is often first in PATH). The error is fs.ErrNotExist where there is none.
+func Host(name, path string) (string, error) {
+	err := error(fs.ErrNotExist)
+	for dir := range strings.SplitSeq(path+":/usr/bin:/bin:/usr/sbin:/sbin", ":") {
+		file, e := Look(name, dir)
+		if e == fs.ErrPermission {
+			err = e
+		}
+		if e == nil && foreign(file) {
+			return file, nil
+		}
+	}
+	return "", err
+}
+
+// foreign says whether neither the file nor the folder it lies in, links followed,
+// is the caller's to change.
+func foreign(file string) bool {
+	file, err := filepath.EvalSymlinks(file)
+	if err != nil {
+		return false
+	}
+	for _, p := range []string{file, filepath.Dir(file)} {
+		st, err := os.Stat(p)
+		if err != nil {
+			return false
+		}
+		sys, ok := st.Sys().(*syscall.Stat_t)
+		const write = 2 // W_OK
+		switch uid := os.Getuid(); {
+		case !ok || st.Mode().Perm()&0o002 != 0:
+			return false
+		case uid == 0 && sys.Uid != 0:
+			return false
+		case uid != 0 && (int(sys.Uid) == uid || syscall.Access(p, write) == nil):
+			return false
+		}
+	}
+	return true
 }

@@ -65,9 +65,10 @@ func (p *Profile) Args() []string {
 	return a
 }
 
-// Find returns the path of firejail: the first in the absolute folders of PATH.
+// Find returns the path of firejail: the first in the absolute folders of PATH that
+// is not the caller's own to change.
 func Find() (string, error) {
-	path, err := execpath.Look("firejail", os.Getenv("PATH"))
+	path, err := execpath.Host("firejail", os.Getenv("PATH"))
 	if err != nil {
 		return "", cli.WithHint(errors.New("firejail is not installed"), "install it: apt install firejail")
 	}

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"errors"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"syscall"
@@ -68,6 +69,24 @@ func covers(m mountplan.Mount) bool {
 
 // line compares one plan line with what is there.
 func (g *Guard) line(m mountplan.Mount, table map[int]mountinfo.Mount) (finding, bool) {
+	if m.Kind == mountplan.MaskFile || m.Kind == mountplan.MaskDir {
+		// A configured path that is a link on the host stands for what it leads
+		// to now.
+		if st, err := sys.Lstat(m.Path); err == nil && st.IsLink() {
+			to, err := filepath.EvalSymlinks(m.Path)
+			if err != nil {
+				return finding{}, false // it leads to nothing, or is gone again
+			}
+			st, err := sys.Lstat(to)
+			if err != nil {
+				return finding{}, false
+			}
+			m.Path, m.Kind = to, mountplan.MaskFile
+			if st.IsDir() {
+				m.Kind = mountplan.MaskDir
+			}
+		}
+	}
 	host, err := object(sys.OpenPathBelow(sys.AtCwd, m.From()))
 	if err != nil {
 		if covers(m) && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {

@@ -117,28 +117,25 @@ func (g *Guard) watchAll(want map[string]*folder) error {
 	now := map[int]*folder{}
 	for i := 0; i < len(dirs); i++ {
 		dir := dirs[i]
-		fd, err := sys.OpenPathBelow(sys.AtCwd, dir)
-		if err != nil {
-			if dir != "/" {
-				up := path.Dir(dir)
-				if want[up] == nil {
-					want[up] = &folder{}
-					dirs = append(dirs, up)
-				}
-				want[up].add(path.Base(dir))
-			}
-			continue
-		}
 		f := want[dir]
-		wd, err := g.inotify.Watch(fd, f.names != nil)
+		wd, err := g.watchDir(dir, f)
 		if other := now[wd]; err == nil && other != nil && other.names != nil {
 			// Two paths of one folder, through two mounts of its file system.
 			for n := range other.names {
 				f.add(n)
 			}
-			wd, err = g.inotify.Watch(fd, true)
+			wd, err = g.watchDir(dir, f)
 		}
-		syscall.Close(fd)
+		if err != nil && !errors.Is(err, sys.ErrNoWatches) && dir != "/" {
+			// Missing, or no folder yet: the one above tells when it comes.
+			up := path.Dir(dir)
+			if want[up] == nil {
+				want[up] = &folder{}
+				dirs = append(dirs, up)
+			}
+			want[up].add(path.Base(dir))
+			continue
+		}
 		if errors.Is(err, sys.ErrNoWatches) {
 			return err
 		}
@@ -153,6 +150,15 @@ func (g *Guard) watchAll(want map[string]*folder) error {
 	}
 	g.watches = now
 	return nil
+}
+
+func (g *Guard) watchDir(dir string, f *folder) (wd int, err error) {
+	fd, err := sys.OpenPathBelow(sys.AtCwd, dir)
+	if err != nil {
+		return -1, err
+	}
+	defer syscall.Close(fd)
+	return g.inotify.Watch(fd, f.names != nil)
 }
 
 // concerns says whether an event may have to do with the plan.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"agent-sandbox/internal/execpath"
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/sys"
 )
@@ -47,7 +48,7 @@ func Current() (User, error) {
 	u.Home = cleanDir(u.Home)
 	u.PasswdHome = cleanDir(u.PasswdHome)
 	if !mountplan.CleanAbs(u.Home) || u.Home == "/" {
-		return u, fmt.Errorf("HOME is %q and the user database has no home folder for uid %d", os.Getenv("HOME"), u.UID)
+		return u, fmt.Errorf("HOME is %q: it has to be the absolute path of a folder other than /", u.Home)
 	}
 	u.ConfigHome = xdg("XDG_CONFIG_HOME", u.Home+"/.config")
 	u.StateHome = xdg("XDG_STATE_HOME", u.Home+"/.local/state")
@@ -107,7 +108,11 @@ func passwdLine(uid int) (string, error) {
 func getent(database string, id int) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return exec.CommandContext(ctx, "getent", database, strconv.Itoa(id)).Output()
+	path, err := execpath.Host("getent", os.Getenv("PATH"))
+	if err != nil {
+		return nil, err
+	}
+	return exec.CommandContext(ctx, path, database, strconv.Itoa(id)).Output()
 }
 
 // lineWithID is the line of passwd or group format whose third field is id.

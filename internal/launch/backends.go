@@ -38,7 +38,7 @@ func (r *run) on(name string, stdout io.Writer) (int, error) {
 	}
 	code, err := r.bwrap(stdout)
 	var stopped *bwrap.Interrupted
-	if err == nil || errors.As(err, &stopped) {
+	if err == nil || errors.As(err, &stopped) || errors.Is(err, errChanged) {
 		return code, err
 	}
 	findings, usable := backend.Probe("bwrap")

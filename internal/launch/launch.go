@@ -41,23 +41,55 @@ type Request struct {
 // Run launches and returns the exit status: the command's own, or 125 with a
 // message where the command did not run.
 func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int {
+	warned := map[string]bool{}
+	for try := 1; ; try++ {
+		code, err := once(ctx, req, stdout, p, warned)
+		var stopped *bwrap.Interrupted
+		switch {
+		case err == nil:
+			return code
+		case errors.As(err, &stopped):
+			return stopped.Status()
+		case errors.Is(err, errChanged) && try < tries:
+			continue // from a new look at the host
+		}
+		if errors.Is(err, errChanged) {
+			err = cli.WithHint(err, "another program renames files there: end it, and try again")
+		}
+		p.Error(err)
+		return cli.LaunchFailed
+	}
+}
+
+// tries is how often a launch is made anew where the host's files change meanwhile.
+const tries = 5
+
+func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, warned map[string]bool) (int, error) {
 	l, err := layout.Make(ctx, layout.Options{Project: req.Project, Command: req.Command[0]})
 	if err != nil {
-		p.Error(err)
-		return cli.LaunchFailed
+		return 0, err
 	}
-	r := &run{Layout: l, req: req, p: p, warned: map[string]bool{}}
+	r := &run{Layout: l, req: req, p: p, warned: warned}
 	r.warnings()
-	code, err := r.on(r.backend(), stdout)
-	var stopped *bwrap.Interrupted
-	switch {
-	case errors.As(err, &stopped):
-		return stopped.Status()
-	case err != nil:
-		p.Error(err)
-		return cli.LaunchFailed
+	if err := r.unavailable(); err != nil {
+		return 0, err
 	}
-	return code
+	return r.on(r.backend(), stdout)
+}
+
+// unavailable refuses what is asked for as a protection and not in this version.
+func (r *run) unavailable() error {
+	s := r.settings()
+	if s.Scalar("CHAPERON") == "on" {
+		return cli.WithHint(errors.New("CHAPERON=on cannot be had: this version has no Slurm proxy"), "set CHAPERON=off: Slurm is then out of reach of the sandbox")
+	}
+	if s.Scalar("NETWORK_MAIL_BLOCK") == "on" && s.Scalar("NETWORK_FILTER_MODE") != "isolated" {
+		return cli.WithHint(errors.New("NETWORK_MAIL_BLOCK=on cannot be had in this version"), "set NETWORK_FILTER_MODE=isolated, which closes all ports, or NETWORK_MAIL_BLOCK=auto")
+	}
+	if modules := s.Strings("SANDBOX_MODULES"); len(modules) > 0 {
+		r.warn(fmt.Sprintf("SANDBOX_MODULES %q are not loaded in this version: load them before you start agent-sandbox", modules))
+	}
+	return nil
 }
 
 type run struct {
@@ -219,6 +251,9 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 	if err := r.private(rec); err != nil {
 		return 0, err
 	}
+	if err := verify(s.InitPID, r.Plan.Mounts); err != nil {
+		return 0, err
+	}
 	if err := r.reg.Write(rec); err != nil {
 		return 0, fmt.Errorf("cannot write the session record: %w", err)
 	}
@@ -249,9 +284,6 @@ func (r *run) spec() (bwrap.Spec, error) {
 	}
 	if spec.IsolateNet, err = r.isolateNet(); err != nil {
 		return spec, err
-	}
-	if s.Scalar("CHAPERON") == "on" {
-		return spec, cli.WithHint(errors.New("CHAPERON=on cannot be had: this version has no Slurm proxy"), "set CHAPERON=off: Slurm is then out of reach of the sandbox")
 	}
 	if spec.Seccomp, err = seccomp.Program(seccomp.Options{Nested: s.Bool("NESTED_SANDBOX")}); err != nil {
 		return spec, err

@@ -476,6 +476,7 @@ func (b *builder) writables() error {
 			return err
 		}
 	}
+	b.reindex()
 	b.worktree(r.path)
 	b.dropForged()
 	slices.SortStableFunc(b.rw, byPath)
@@ -618,6 +619,11 @@ func (b *builder) assemble() error {
 	}
 	n := 0
 	for i := range b.plan.Mounts {
+		if m := &b.plan.Mounts[i]; m.Kind == RO || m.Kind == RW || m.Kind == Dev {
+			if info, err := b.h.Lstat(m.From()); err == nil {
+				m.Dev, m.Ino = info.Dev, info.Ino
+			}
+		}
 		if m := &b.plan.Mounts[i]; m.Kind == Data {
 			if m.Content == nil && m.Digest != "" {
 				continue // kept from the session, its content is in its folder

@@ -519,3 +519,15 @@ func TestGitsOwnFilesAreHeld(t *testing.T) {
 	w.mkdir("proj/.git")
 	w.want(w.build(), "proj/.git/hooks", "")
 }
+
+func TestPartOfARepositoryIsWarnedAbout(t *testing.T) {
+	w := newWorld(t, "tmpwrite")
+	w.write("repo/.git/HEAD", "")
+	w.mkdir("repo/sub")
+	w.in.Project = w.home + "/repo/sub"
+	w.warned(w.build(), "part of the repository")
+	w.set("HOME_ACCESS", "read")
+	if p := w.build(); slices.ContainsFunc(p.Warnings, func(s string) bool { return strings.Contains(s, "part of the repository") }) {
+		t.Errorf("warned though it shows: %q", p.Warnings)
+	}
+}

@@ -47,6 +47,8 @@ type Mount struct {
 	N       int      // of Data: number of the file <id>.d/<N> that keeps Content
 	Mode    DataMode // of Data
 	Content []byte   // of Data; not in the record
+	Dev     uint64   // of a bind, with Ino: the object the plan looked at; 0 where it is still to be made; not in the record
+	Ino     uint64
 	Via     []string // symlinks of the host that led from the configured path to Path: of RW, and of a protection of what does not exist; not in the record
 	Absent  bool     // a protection of what is not there and cannot be made: mounted by the guard when it appears; not in the record
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 
@@ -358,6 +359,9 @@ func (b *builder) protect(q request) error {
 			return err
 		}
 	}
+	if q.kind == MaskDir && !q.always && len(r.links) > 0 {
+		b.maskLink(q)
+	}
 	g, ok := b.governing(r.path)
 	if !ok || g.Kind != RO && g.Kind != RW {
 		return nil // not visible
@@ -388,7 +392,11 @@ func (b *builder) protect(q request) error {
 		if q.exists {
 			return nil
 		}
-		if !b.placeholders(&m, r, q.dir) {
+		if b.replaceable(r) {
+			// A link that the sandbox, or whoever made the project, can point
+			// anywhere: nothing is made where it leads.
+			m.Absent = true
+		} else if !b.placeholders(&m, r, q.dir) {
 			return nil
 		}
 		for _, l := range r.links {
@@ -403,6 +411,35 @@ func (b *builder) protect(q request) error {
 	}
 	b.prot[r.path] = protection{m, q.from, q.always, q.admin}
 	return nil
+}
+
+// replaceable says whether a link on the way lies where the sandbox can write.
+func (b *builder) replaceable(r resolved) bool {
+	return slices.ContainsFunc(r.links, func(l link) bool {
+		g, ok := b.governing(l.path)
+		return ok && g.Kind == RW && !b.heldReadOnly(l.path)
+	})
+}
+
+// maskLink adds a line for a configured path that is a link itself. A link cannot
+// be a mount point, so nothing is mounted at the start; the guard masks what comes
+// to be there, or where the link leads later.
+func (b *builder) maskLink(q request) {
+	up, err := resolve(b.h, parent(q.path))
+	if err != nil || !up.found {
+		return
+	}
+	at := join(up.path, path.Base(q.path))
+	info, err := b.h.Lstat(at)
+	g, ok := b.governing(at)
+	if _, taken := b.prot[at]; taken || err != nil || info.Type != Link || !ok || g.Kind != RO && g.Kind != RW {
+		return
+	}
+	kind := MaskFile
+	if q.dir {
+		kind = MaskDir
+	}
+	b.prot[at] = protection{Mount{Kind: kind, Path: at, Absent: true}, q.from, q.always, q.admin}
 }
 
 // placeholders plans the mount point of a protection for something that does not

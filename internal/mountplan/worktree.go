@@ -1,6 +1,8 @@
 package mountplan
 
 import (
+	"errors"
+	"io/fs"
 	"path"
 	"strings"
 )
@@ -13,6 +15,9 @@ import (
 func (b *builder) worktree(project string) {
 	dotgit := join(project, ".git")
 	info, err := b.h.Lstat(dotgit)
+	if errors.Is(err, fs.ErrNotExist) {
+		b.partOfRepository(project)
+	}
 	if err != nil || info.Type != Regular {
 		return
 	}
@@ -46,6 +51,20 @@ func (b *builder) worktree(project string) {
 	b.pushRW(common)
 	b.common = common
 	b.gitdir = r.path
+}
+
+// partOfRepository warns where the project lies inside a repository: git does not
+// find it from there, since what is above the project is not shown.
+func (b *builder) partOfRepository(project string) {
+	for d := parent(project); d != "/" && d != b.home_; d = parent(d) {
+		if _, err := b.h.Lstat(join(d, ".git/HEAD")); err != nil {
+			continue
+		}
+		if g, ok := b.governing(d); !ok || g.Kind != RO && g.Kind != RW {
+			b.warn("git does not work in the sandbox: the project is part of the repository %q: start there, or name it with --project-dir", d)
+		}
+		return
+	}
 }
 
 // notWorktree says why the folder a .git file names is not taken as the

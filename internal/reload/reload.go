@@ -69,7 +69,7 @@ func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int 
 }
 
 func summary(req Request, lines []Line, p cli.Printer) int {
-	done, kept, open := 0, 0, 0
+	done, kept, open, busy := 0, 0, 0, false
 	for _, l := range lines {
 		switch l.Word {
 		case mountplan.Add, mountplan.Revoke, Detach:
@@ -78,6 +78,7 @@ func summary(req Request, lines []Line, p cli.Printer) int {
 			kept++
 		default:
 			open++
+			busy = busy || l.Word == Busy
 		}
 	}
 	what := fmt.Sprintf("%d applied", done)
@@ -95,6 +96,9 @@ func summary(req Request, lines []Line, p cli.Printer) int {
 		what += fmt.Sprintf(", %d not", open)
 	}
 	fmt.Fprintf(p.W, "%s: %s\n", p.Name, what)
+	if busy && !req.ForceDetach {
+		p.Hint("close what is listed and reload again; --force-detach hides the path from what is not open yet")
+	}
 	if open == 0 || req.DryRun {
 		return cli.OK
 	}

@@ -96,6 +96,9 @@ func children(pid int) ([]int, error) {
 type sight struct {
 	procs []process
 	held  []holding
+	// Sockets with descriptors that were sent and not yet received: what those hold
+	// cannot be looked at.
+	inFlight []string
 	// Links to mount namespaces, by inode: those the processes are in, and
 	// descriptors of others.
 	namespaces map[uint64]string
@@ -128,6 +131,9 @@ func (s *sight) process(p *process, wanted func(sys.Object) bool) {
 				s.namespaces[n] = dir + name
 			}
 		}
+		if strings.HasPrefix(link, "socket:") && sentDescriptors(dir+"fdinfo/"+name[len("fd/"):]) {
+			s.inFlight = append(s.inFlight, fmt.Sprintf("%d %s %s descriptors under way in a socket", p.pid, p.name, what))
+		}
 		if !strings.HasPrefix(link, "/") {
 			return
 		}
@@ -151,6 +157,21 @@ func (s *sight) process(p *process, wanted func(sys.Object) bool) {
 	for _, f := range fds {
 		add("fd "+f.Name(), "fd/"+f.Name())
 	}
+}
+
+// sentDescriptors says whether a unix socket holds descriptors that were sent to
+// it (unix_show_fdinfo in the kernel, Linux 5.12; before that nothing tells).
+func sentDescriptors(fdinfo string) bool {
+	data, err := os.ReadFile(fdinfo)
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		if v, ok := strings.CutPrefix(line, "scm_fds:"); ok {
+			return strings.TrimSpace(v) != "0"
+		}
+	}
+	return false
 }
 
 func (s *sight) close() {

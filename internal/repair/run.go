@@ -495,6 +495,11 @@ func (r *run) pass() (again bool, left map[int][]string, err error) {
 			}
 		}
 	}
+	for _, who := range seen.inFlight {
+		for _, g := range r.guards {
+			left[g.Op] = append(left[g.Op], who)
+		}
+	}
 	for inode, err := range r.closed {
 		for _, g := range r.guards {
 			left[g.Op] = append(left[g.Op], fmt.Sprintf("mount namespace %d inside the session cannot be entered: %v", inode, err))

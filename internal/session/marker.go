@@ -55,6 +55,9 @@ func (g *Registry) Mark(id string, deadline time.Time) (*Marker, error) {
 		}
 		self, err := Self()
 		if err == nil {
+			err = f.Chmod(0o600) // whatever the umask
+		}
+		if err == nil {
 			err = f.Truncate(0)
 		}
 		if err == nil {

@@ -129,7 +129,7 @@ func (g *Registry) NewSession() (id string, err error) {
 		if _, err := sys.StatAt(g.dir, id); err == nil {
 			continue
 		}
-		err = sys.MkdirAt(g.dir, id+".d", 0o700)
+		err = sys.MakePrivateDir(g.dir, id+".d")
 		if err == nil {
 			return id, nil
 		}

@@ -116,6 +116,17 @@ func MkdirAt(dir *os.File, name string, perm uint32) error {
 	return nil
 }
 
+// MakePrivateDir makes a folder of mode 0700, whatever the umask.
+func MakePrivateDir(dir *os.File, name string) error {
+	if err := MkdirAt(dir, name, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Fchmodat(int(dir.Fd()), name, 0o700, 0); err != nil {
+		return &fs.PathError{Op: "chmod", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return nil
+}
+
 // UnlinkAt is unlinkat(2); folder says whether to remove a folder.
 func UnlinkAt(dir *os.File, name string, folder bool) error {
 	flags := 0
@@ -186,7 +197,7 @@ func OpenPrivateDir(base string, uid int, create bool, names ...string) (*os.Fil
 
 func openPrivate(dir *os.File, name string, uid int, create bool) (*os.File, error) {
 	if create {
-		if err := MkdirAt(dir, name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := MakePrivateDir(dir, name); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 	}

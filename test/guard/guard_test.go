@@ -526,6 +526,7 @@ func TestLogIsPrivateAndOldOnesGo(t *testing.T) {
 	u.Write(dir+"/00000001.log", "young\n")
 	exec.Command("touch", "-d", "8 days ago", dir+"/00000000.log").Run()
 	g := start(u)
+	g.over(u.Project+"/secret", "SECRET") // the log begins with the first repair
 	harness.Eventually(t, "log", func() bool { return g.log() != "" })
 	if _, err := os.Stat(dir + "/00000000.log"); err == nil {
 		t.Error("an old log stays")
