@@ -60,7 +60,7 @@ func check(file string) error {
 // project is often first in PATH). The error is fs.ErrNotExist where there is none.
 func Host(name, path string) (string, error) {
 	err := error(fs.ErrNotExist)
-	for dir := range strings.SplitSeq(path+":/usr/bin:/bin:/usr/sbin:/sbin", ":") {
+	for dir := range strings.SplitSeq(path, ":") {
 		file, e := Look(name, dir)
 		if e == fs.ErrPermission {
 			err = e
