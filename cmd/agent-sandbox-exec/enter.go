@@ -126,7 +126,7 @@ func readAnswer(name string) (string, time.Time) {
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() || st.Sys().(*syscall.Stat_t).Uid != 0 {
+	if err != nil || !st.Mode().IsRegular() || !isRoot(st.Sys().(*syscall.Stat_t).Uid) {
 		return "", time.Time{}
 	}
 	data, err := sys.ReadLimited(f, 1<<20)
@@ -141,13 +141,42 @@ func read(name string) string {
 	return s
 }
 
+// overflow is whom the kernel names where an owner has no number in a user
+// namespace (/proc/sys/kernel/overflowuid).
+const overflow = 65534
+
+// isRoot says whether an owner is root. In a user namespace root may have no
+// number; only root makes anything in the folder of answers, and what is believed
+// in the end is the own cgroup.
+func isRoot(uid uint32) bool {
+	return uid == 0 || uid == overflow && outer(0) != 0
+}
+
+// outer is the number, one user namespace further out, of a uid of this one; -1
+// where it has none (user_namespaces(7)).
+func outer(uid int) int {
+	data, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return -1
+	}
+	for line := range strings.SplitSeq(string(data), "\n") {
+		var in, out, n int
+		if _, err := fmt.Sscan(line, &in, &out, &n); err == nil && uid >= in && uid-in < n {
+			return out + uid - in
+		}
+	}
+	return -1
+}
+
 // inside checks with the kernel that this process is in the group.
 func inside(uid int) error {
 	data, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return fmt.Errorf("cannot see the own cgroup: %w", err)
 	}
-	want := "/agent-sandbox-exec/uid-" + strconv.Itoa(uid)
+	// The daemon sees the number outside. In namespaces within namespaces this
+	// is another one, and the launch is refused.
+	want := "/agent-sandbox-exec/uid-" + strconv.Itoa(outer(uid))
 	for line := range strings.SplitSeq(string(data), "\n") {
 		got, ok := strings.CutPrefix(line, "0::")
 		if !ok {

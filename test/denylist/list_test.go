@@ -340,9 +340,10 @@ func TestNoMountOverAListedPathFromInside(t *testing.T) {
 			root(t, "umount -l %s/%s", u.home, dir)
 		}
 	}
-	if out := box.sh("bindfs --no-allow-other ~/empty ~/free && echo MOUNTED && fusermount3 -u ~/free && echo UNMOUNTED"); out != "MOUNTED\nUNMOUNTED" {
+	if out := box.sh("bindfs --no-allow-other ~/empty ~/free && echo MOUNTED"); out != "MOUNTED" {
 		t.Errorf("a mount elsewhere: %q", out)
 	}
+	root(t, "umount -l %s/free", u.home)
 	// In a namespace of its own an agent may: so the mount sandbox works inside.
 	if out := box.sh("bwrap --dev-bind / / --tmpfs ~/keys ls -A ~/keys"); out != "" {
 		t.Errorf("bwrap inside: %q", out)

@@ -192,7 +192,7 @@ func killAll(uid int) {
 		c := exec.Command("/bin/sh", "-c", "kill -KILL -1")
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 		c.Run()
-		if out, _ := exec.Command("pgrep", "-u", strconv.Itoa(uid)).Output(); len(out) == 0 {
+		if out, _ := exec.Command("pgrep", "-r", "DRST", "-u", strconv.Itoa(uid)).Output(); len(out) == 0 {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
