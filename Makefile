@@ -36,7 +36,7 @@ build: $(BIN:%=build/%) build/share
 build/share:
 	rm -rf $@ && mkdir -p $@ && cp -r share/agents $@
 
-.PHONY: all build bpf test build/agent_sandbox.bpf.o build/share package deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
+.PHONY: all build bpf test build/agent_sandbox.bpf.o build/share package deps install uninstall check check-vm check-fast lint bench demo clean $(BIN:%=build/%)
 
 # The one that sleeps for days: cmd/mount-guard/idle.go says what for.
 build/mount-guard: GOTAGS = -tags norunwakeup
