@@ -89,8 +89,8 @@ func foreign(file string) bool {
 		switch uid := os.Getuid(); {
 		case !ok || st.Mode().Perm()&0o002 != 0:
 			return false
-		case uid == 0 && sys.Uid != 0:
-			return false
+		case uid == 0 && sys.Uid != 0 && syscall.Access(p, write) == nil:
+			return false // of a user's; in a user namespace root cannot write what is not mapped
 		case uid != 0 && (int(sys.Uid) == uid || syscall.Access(p, write) == nil):
 			return false
 		}
