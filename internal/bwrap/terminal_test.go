@@ -30,6 +30,11 @@ func TestStopAndContinue(t *testing.T) {
 			{"SIGTSTP to its group", "stop-group\n"},
 		} {
 			for _, variant := range u.kernels() {
+				if variant != "" && how.keys == "stop-group\n" {
+					// Without scopes kill(0) stops the launcher as well, and on a busy
+					// machine the shell may be told so a second time (docs/security.md).
+					continue
+				}
 				t.Run(how.name+" "+variant, func(t *testing.T) {
 					term := u.shell(t)
 					term.Type(variant + "launch python3 " + script + "; echo status $?\n")
