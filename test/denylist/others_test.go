@@ -32,7 +32,7 @@ func hanging(t *testing.T, u *user, dir string) {
 	u.secret("fuse-src/secret")
 	u.write("fuse-src/denylist", "")
 	u.mkdir(dir)
-	c := u.as("bindfs", "--no-allow-other", "-o", "nonempty", "-f", filepath.Join(u.home, "fuse-src"), dir)
+	c := u.as("bindfs", "--no-allow-other", "-f", filepath.Join(u.home, "fuse-src"), dir)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
