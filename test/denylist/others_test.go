@@ -91,7 +91,7 @@ func TestABasePathThatHangsHoldsUpNobodyForLong(t *testing.T) {
 	dir := filepath.Join(u.home, "mnt")
 	src := filepath.Join(u.home, "src")
 	u.mkdir(src)
-	c := u.as("bindfs", "-f", "-o", "allow_other", src, dir)
+	c := u.as("bindfs", "-f", "-o", "allow_other,nonempty", src, dir)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -130,9 +130,6 @@ func TestRequestFolderTakesNoJunk(t *testing.T) {
 	}
 	must(t, v.in("true"))
 	eventually(t, "an empty folder", func() bool { e, _ := os.ReadDir(requestDir); return len(e) == 0 })
-	if out := root(t, "cat %s/memory.current 2>/dev/null; ls -A %s/req | wc -l", groupDir, runDir); !strings.Contains(out, "0\n") {
-		t.Errorf("%s", out)
-	}
 }
 
 // Only who creates a file is moved, whatever its name says.
