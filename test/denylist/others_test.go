@@ -251,7 +251,8 @@ func TestRequestFolderRemovedByRoot(t *testing.T) {
 func TestFullFolderIsRefusedOrWaits(t *testing.T) {
 	u := newUser(t)
 	theDaemon.cmd.Process.Signal(syscall.SIGSTOP)
-	root(t, "i=0; while : >%s/req/full.$i; do i=$((i+1)); done 2>/dev/null; true", runDir)
+	for i := 0; os.WriteFile(fmt.Sprintf("%s/full.%d", requestDir, i), nil, 0o600) == nil; i++ {
+	}
 	theDaemon.cmd.Process.Signal(syscall.SIGCONT)
 	eventually(t, "launches", func() bool { return finish(t, u.in("true")).code == 0 })
 }
