@@ -36,7 +36,7 @@ build: $(BIN:%=build/%) build/share
 build/share:
 	rm -rf $@ && mkdir -p $@ && cp -r share/agents $@
 
-.PHONY: all build bpf test build/agent_sandbox.bpf.o build/share package deps install uninstall check check-fast lint bench demo clean $(BIN:%=build/%)
+.PHONY: all build bpf test build/agent_sandbox.bpf.o build/share package deps install uninstall check check-vm check-fast lint bench demo clean $(BIN:%=build/%)
 
 # The one that sleeps for days: cmd/mount-guard/idle.go says what for.
 build/mount-guard: GOTAGS = -tags norunwakeup
@@ -104,8 +104,13 @@ uninstall:
 package:
 	scripts/package
 
+# Every test that needs no virtual machine. The suites in test/vm boot Debian's own
+# kernel and take their time without KVM: check-vm.
 check: deps build package lint test
-	MUST_WORK=1 $(GO) test -count=1 -timeout 60m ./...
+	MUST_WORK=1 $(GO) test -count=1 -timeout 60m $$($(GO) list ./... | grep -v /test/vm$$)
+
+check-vm: deps build package
+	MUST_WORK=1 $(GO) test -count=1 -timeout 90m ./test/vm
 
 check-fast: build
 	$(GO) test -count=1 ./internal/... ./cmd/...

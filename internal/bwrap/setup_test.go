@@ -9,12 +9,20 @@ import (
 	"agent-sandbox/test/harness"
 )
 
+// hand makes root's the bwrap that a test put in the project: one of the user's own
+// is not taken.
+func hand(u user) {
+	os.Chmod(u.Project+"/bin/bwrap", 0o755)
+	os.Chown(u.Project+"/bin/bwrap", 0, 0)
+	os.Chown(u.Project+"/bin", 0, 0)
+}
+
 // A session that cannot be set up: 125, what is wrong, how to mend it, and nothing
 // of the command.
 func TestSetupFails(t *testing.T) {
 	each(t, func(t *testing.T, u user) {
 		u.Write("proj/bin/bwrap", "#!/bin/sh\n[ \"$1\" = --version ] && echo bubblewrap 0.4.1 && exit\necho 'bwrap: Unknown option --perms' >&2\nexit 1\n")
-		os.Chmod(u.Project+"/bin/bwrap", 0o755)
+		hand(u)
 		for _, c := range []struct{ name, script, what, mend string }{
 			{"missing", `PATH=$(dirname "$(command -v launch)"); launch printf ran`, "bwrap is not installed", "apt install bubblewrap"},
 			{"too old", `PATH=$PWD/bin:$PATH; launch printf ran`, "bwrap 0.4.1 is too old", "install a newer"},
@@ -42,7 +50,7 @@ echo >>tries
 echo "bwrap: Can't bind mount /oldroot/x on /newroot/x: Unable to remount destination \"/newroot/x\" with correct flags: Invalid argument" >&2
 exit 1
 `)
-	os.Chmod(u.Project+"/bin/bwrap", 0o755)
+	hand(u)
 	if r := u.run("bash", "-c", "echo 5 >works; PATH=$PWD/bin:$PATH launch printf ran"); r.Code != 0 || r.Stdout != "ran" || r.Stderr != "" {
 		t.Errorf("status %d, %q, %q", r.Code, r.Stdout, r.Stderr)
 	}
@@ -55,7 +63,7 @@ exit 1
 func TestInterruptedSetup(t *testing.T) {
 	each(t, func(t *testing.T, u user) {
 		u.Write("proj/bin/bwrap", "#!/bin/sh\n[ \"$1\" = --version ] && exec /usr/bin/bwrap --version\necho setting up >&9\nsleep 1000\n")
-		os.Chmod(u.Project+"/bin/bwrap", 0o755)
+		hand(u)
 		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 			c := u.command("launch", "printf", "ran")
 			c.Env = append(c.Env, "PATH="+u.Project+"/bin:"+u.launcher.dir+":/usr/bin:/bin")

@@ -60,7 +60,7 @@ func check(file string) error {
 // project is often first in PATH). The error is fs.ErrNotExist where there is none.
 func Host(name, path string) (string, error) {
 	err := error(fs.ErrNotExist)
-	for dir := range strings.SplitSeq(path+":/usr/bin:/bin:/usr/sbin:/sbin", ":") {
+	for dir := range strings.SplitSeq(path, ":") {
 		file, e := Look(name, dir)
 		if e == fs.ErrPermission {
 			err = e
@@ -89,8 +89,8 @@ func foreign(file string) bool {
 		switch uid := os.Getuid(); {
 		case !ok || st.Mode().Perm()&0o002 != 0:
 			return false
-		case uid == 0 && sys.Uid != 0:
-			return false
+		case uid == 0 && sys.Uid != 0 && syscall.Access(p, write) == nil:
+			return false // of a user's; in a user namespace root cannot write what is not mapped
 		case uid != 0 && (int(sys.Uid) == uid || syscall.Access(p, write) == nil):
 			return false
 		}

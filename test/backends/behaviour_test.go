@@ -270,6 +270,26 @@ func inject(t *testing.T, u *harness.User, what, backend string) harness.Result 
 	return harness.Finish(t, c)
 }
 
+// A program that an agent could have put in PATH, in a virtual environment's folder
+// say, does not run outside for the sandbox.
+func TestPlantedBackendIsNotRun(t *testing.T) {
+	u := harness.NewUser(t)
+	for _, name := range []string{"bwrap", "firejail", "getent"} {
+		u.Write("proj/.venv/bin/"+name, "#!/bin/sh\ntouch "+u.Home+"/planted\nexit 1\n")
+		os.Chmod(u.Project+"/.venv/bin/"+name, 0o755)
+	}
+	for _, args := range [][]string{{"true"}, {"--backend", "firejail", "true"}, {"check"}, {"plan"}} {
+		c := u.Command("agent-sandbox", args...)
+		c.Env = append(c.Env, "PATH="+u.Project+"/.venv/bin:/usr/bin:/bin")
+		if r := harness.Finish(t, c); r.Code != 0 {
+			t.Errorf("%v: status %d, %s", args, r.Code, r.Stderr)
+		}
+		if _, err := os.Lstat(u.Home + "/planted"); err == nil {
+			t.Fatalf("%v ran what the agent planted", args)
+		}
+	}
+}
+
 // TestProbe: where a restriction is not in force the command does not run.
 func TestProbe(t *testing.T) {
 	u := harness.NewUser(t)
@@ -288,10 +308,13 @@ func TestProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, option := range []string{"read-only", "blacklist", "whitelist"} {
-		u.Write("bin/firejail", fmt.Sprintf("#!/bin/sh\nexec %s --ignore=%s \"$@\"\n", real, option))
-		os.Chmod(u.Home+"/bin/firejail", 0o755)
+		// Root's file: one of the user's own is not taken.
+		bin := pathWithout(t, u, "firejail")
+		if err := os.WriteFile(bin+"/firejail", fmt.Appendf(nil, "#!/bin/sh\nexec %s --ignore=%s \"$@\"\n", real, option), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		c := u.Command("agent-sandbox", "--backend", "firejail", "sh", "-c", "echo RAN")
-		c.Env = append(c.Env, "PATH="+u.Home+"/bin:/usr/bin:/bin")
+		c.Env = append(c.Env, "PATH="+bin)
 		if r := harness.Finish(t, c); r.Code != 125 || strings.Contains(r.Stdout, "RAN") || !strings.Contains(r.Stderr, "does not hold") {
 			t.Errorf("without %s: status %d, %q, %s", option, r.Code, r.Stdout, r.Stderr)
 		}

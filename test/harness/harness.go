@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"os/user"
 	"path/filepath"
 	"strconv"
@@ -88,6 +89,13 @@ func Bin(t testing.TB, name string) string {
 // Main runs the tests and removes what Bin and NewUser made; use it in TestMain.
 // The functions in after remove what the package's own tests made.
 func Main(m *testing.M, after ...func()) {
+	// What the tests were started with, under nohup say, is not what a test's
+	// programs are to inherit: a caught signal is a default one after exec.
+	for sig := syscall.Signal(1); sig < 32; sig++ {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	code := m.Run()
 	for _, f := range after {
 		f()
