@@ -310,8 +310,8 @@ static __always_inline __u32 user_of(struct task_struct *task)
 	return ns->owner.val;
 }
 
-#define REQUESTS_AT_ONCE 64
-#define REQUESTS_PER_SECOND 128
+#define REQUESTS_AT_ONCE 32
+#define REQUESTS_PER_SECOND 32
 #define NSEC_PER_SEC 1000000000ULL
 
 /*

@@ -22,8 +22,8 @@ const (
 	// patience is how long an answer may take in all.
 	patience = 5 * time.Second
 	// pause is how long to wait before asking again where too many requests of
-	// this user lie in the folder: the kernel gives one back every 8 ms.
-	pause = 10 * time.Millisecond
+	// this user lie in the folder: the kernel gives one back every 31 ms.
+	pause = 20 * time.Millisecond
 )
 
 var (

@@ -129,16 +129,18 @@ func (p *readers) prepare() error {
 	return nil
 }
 
-// take returns a reader with this identity.
-func (p *readers) take(who identity) (*reader, error) {
-	p.mu.Lock()
-	r := p.idle[who]
-	delete(p.idle, who)
-	if r == nil {
-		r = p.spare
-		p.spare = nil
+// take returns a reader with this identity, one that waits or, with fresh, a new one.
+func (p *readers) take(who identity, fresh bool) (*reader, error) {
+	var r *reader
+	if !fresh {
+		p.mu.Lock()
+		if r = p.idle[who]; r != nil {
+			delete(p.idle, who)
+		} else {
+			r, p.spare = p.spare, nil
+		}
+		p.mu.Unlock()
 	}
-	p.mu.Unlock()
 	if r != nil && r.who != nil {
 		r.timer.Stop()
 		return r, nil
@@ -149,10 +151,9 @@ func (p *readers) take(who identity) (*reader, error) {
 			return nil, err
 		}
 	}
-	if _, err := fmt.Fprintf(r.in, "%s %d %d %s\n", sayIdentity, who.uid, who.gid, who.groups); err != nil {
-		return nil, fmt.Errorf("list reader ended: %s", r.close())
-	}
 	r.who = &who
+	// If this fails, so does what is asked next.
+	fmt.Fprintf(r.in, "%s %d %d %s\n", sayIdentity, who.uid, who.gid, who.groups)
 	return r, nil
 }
 
@@ -180,15 +181,15 @@ func (p *readers) put(r *reader) {
 
 // read has a list read and looked up with an identity.
 func (p *readers) read(who identity, home bool, list string) (*found, error) {
-	r, err := p.take(who)
+	r, err := p.take(who, false)
 	if err != nil {
 		return nil, err
 	}
 	f, err := p.ask(r, home, list)
 	if ended(err) {
-		// It may have been killed while it waited: the user may do that.
+		// It may have been killed while it waited: its user may do that.
 		r.close()
-		if r, err = p.take(who); err != nil {
+		if r, err = p.take(who, true); err != nil {
 			return nil, err
 		}
 		f, err = p.ask(r, home, list)

@@ -334,7 +334,7 @@ func TestNoMountOverAListedPathFromInside(t *testing.T) {
 	u.mkdir(filepath.Join(u.home, "free"))
 	box := u.enter()
 	for _, dir := range []string{".config/agent-sandbox-exec", ".config", "keys", ""} {
-		out := box.sh("bindfs -o nonempty ~/empty ~/%s && echo MOUNTED", dir)
+		out := box.sh("bindfs --no-allow-other -o nonempty ~/empty ~/%s && echo MOUNTED", dir)
 		if strings.Contains(out, "MOUNTED") {
 			t.Errorf("a mount over ~/%s: %q", dir, out)
 			root(t, "umount -l %s/%s", u.home, dir)

@@ -32,7 +32,7 @@ func hanging(t *testing.T, u *user, dir string) {
 	u.secret("fuse-src/secret")
 	u.write("fuse-src/denylist", "")
 	u.mkdir(dir)
-	c := u.as("bindfs", "-f", filepath.Join(u.home, "fuse-src"), dir)
+	c := u.as("bindfs", "--no-allow-other", "-f", filepath.Join(u.home, "fuse-src"), dir)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestABasePathThatHangsHoldsUpNobodyForLong(t *testing.T) {
 	dir := filepath.Join(u.home, "mnt")
 	src := filepath.Join(u.home, "src")
 	u.mkdir(src)
-	c := u.as("bindfs", "-f", "-o", "allow_other", src, dir)
+	c := u.as("bindfs", "-f", "-o", "allow_other,nonempty", src, dir)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -130,9 +130,6 @@ func TestRequestFolderTakesNoJunk(t *testing.T) {
 	}
 	must(t, v.in("true"))
 	eventually(t, "an empty folder", func() bool { e, _ := os.ReadDir(requestDir); return len(e) == 0 })
-	if out := root(t, "cat %s/memory.current 2>/dev/null; ls -A %s/req | wc -l", groupDir, runDir); !strings.Contains(out, "0\n") {
-		t.Errorf("%s", out)
-	}
 }
 
 // Only who creates a file is moved, whatever its name says.
@@ -254,7 +251,8 @@ func TestRequestFolderRemovedByRoot(t *testing.T) {
 func TestFullFolderIsRefusedOrWaits(t *testing.T) {
 	u := newUser(t)
 	theDaemon.cmd.Process.Signal(syscall.SIGSTOP)
-	root(t, "i=0; while : >%s/req/full.$i; do i=$((i+1)); done 2>/dev/null; true", runDir)
+	for i := 0; os.WriteFile(fmt.Sprintf("%s/full.%d", requestDir, i), nil, 0o600) == nil; i++ {
+	}
 	theDaemon.cmd.Process.Signal(syscall.SIGCONT)
 	eventually(t, "launches", func() bool { return finish(t, u.in("true")).code == 0 })
 }
