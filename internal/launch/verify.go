@@ -41,8 +41,14 @@ func verify(pid int, mounts []mountplan.Mount) error {
 	for _, m := range table {
 		top[m.Point] = m
 	}
-	for _, m := range mounts {
-		if m.Absent || m.Kind == mountplan.Symlink || m.Mode == mountplan.DataCopy {
+	last := map[string]int{} // of two lines at one path the later one shows
+	for i, m := range mounts {
+		if !m.Absent {
+			last[m.Path] = i
+		}
+	}
+	for i, m := range mounts {
+		if last[m.Path] != i || m.Absent || m.Kind == mountplan.Symlink || m.Mode == mountplan.DataCopy {
 			continue
 		}
 		t, ok := top[m.Path]
