@@ -92,3 +92,13 @@ func TestMaskedLinkThatTheHostReplaces(t *testing.T) {
 	replace("dangling", func(tmp string) { os.WriteFile(tmp, []byte("SECRET4"), 0o600) })
 	hidden("dangling")
 }
+
+// An entry that is shown read-only and masked at once is masked.
+func TestSamePathReadOnlyAndMasked(t *testing.T) {
+	u := harness.NewUser(t)
+	u.Write("tools/secret", "SECRET")
+	u.Config("HOME_READONLY+=(tools)\nEXTRA_BLOCKED_PATHS+=(~/tools)")
+	if r := u.Run("agent-sandbox", "--", "ls", u.Home+"/tools"); r.Code != 0 || r.Stdout != "" {
+		t.Errorf("%+v", r)
+	}
+}
