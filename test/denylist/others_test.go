@@ -92,6 +92,7 @@ func TestABasePathThatHangsHoldsUpNobodyForLong(t *testing.T) {
 	src := filepath.Join(u.home, "src")
 	u.mkdir(src)
 	c := u.as("bindfs", "-f", "-o", "allow_other,nonempty", src, dir)
+	c.Stderr = os.Stderr
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
