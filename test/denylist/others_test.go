@@ -87,7 +87,7 @@ func TestABasePathThatHangsHoldsUpNobodyForLong(t *testing.T) {
 	os.WriteFile(baseList, []byte(vfile+"\n"+ufile+"\n"), 0o644)
 	defer os.WriteFile(baseList, nil, 0o644)
 	v.denied(vfile)
-	root(t, "grep -q user_allow_other /etc/fuse.conf || echo user_allow_other >>/etc/fuse.conf")
+	root(t, "grep -qx user_allow_other /etc/fuse.conf || echo user_allow_other >>/etc/fuse.conf")
 	dir := filepath.Join(u.home, "mnt")
 	src := filepath.Join(u.home, "src")
 	u.mkdir(src)
