@@ -21,26 +21,26 @@ func TestNothingInsideStartsAReload(t *testing.T) {
 	rec := b.record()
 	before := rec.Marshal()
 	dir := b.Runtime + "/agent-sandbox/sessions"
-	b.sh("trap '' USR1 USR2 HUP") // of its own, which reach everything inside
-	for name, try := range map[string]string{
-		"signals to all it sees":          "kill -USR1 -1; kill -HUP -1; true",
-		"signals to the pids of outside":  fmt.Sprintf("for p in %d %d %d; do kill -USR1 $p; kill -0 $p && echo reached; done", rec.Guard.PID, rec.Launcher.PID, rec.Sandbox.PID),
-		"the registry":                    "ls -A " + dir + " " + f.Home + "/.local/state/agent-sandbox 2>/dev/null",
-		"a record of its own making":      "mkdir -p " + dir + "; printf '%s' x > " + dir + "/" + b.ID + "; : > " + dir + "/" + b.ID + ".reload; mkfifo " + dir + "/fifo; true",
-		"a marker beside the record":      "for d in /run/user/*/agent-sandbox/sessions; do : > $d/" + b.ID + ".reload; done; true",
-		"the program itself":              "agent-sandbox reload; agent-sandbox-reload " + b.ID + "; " + f.Command("agent-sandbox").Path + " reload " + b.ID + " | grep -v '^agent-sandbox'; true",
-		"mount-repair on what it sees":    "for p in 1 2 " + fmt.Sprint(rec.Sandbox.PID) + "; do echo 'rw " + f.p("a") + "' | " + f.Command("mount-repair").Path + " $p " + fmt.Sprint(rec.Sandbox.Start, rec.MountNS) + " && echo done; done",
-		"the configuration":               "echo 'EXTRA_WRITABLE_PATHS+=(" + f.top + ")' >> ~/.config/agent-sandbox/sandbox.conf && echo wrote; mkdir ~/.config/agent-sandbox/conf.d && echo made; mv ~/.config ~/.c && echo moved; ln -sf /tmp/x ~/.config/agent-sandbox/sandbox.conf && echo linked",
-		"FIFOs and sockets in its reach":  "find / -xdev \\( -type p -o -type s \\) -writable 2>/dev/null | while read -r p; do [ -p $p ] && echo reload > $p & done; wait; true",
-		"/proc of others":                 "for p in /proc/[0-9]*; do [ -w $p/mem ] && [ $p -ef /proc/$$ ] ; done; ls /proc | grep -c '^" + fmt.Sprint(rec.Guard.PID) + "$' | grep -v 0",
-		"its own namespaces":              "unshare -Urm true && echo unshared; unshare -m true && echo unshared; mount --bind / /mnt && echo mounted",
-		"environment of a later reload":   "export SANDBOX_CONF=/tmp/x HOME_ACCESS=write; true",
-		"the session's variables changed": "SANDBOX_SESSION=00000000 SANDBOX_PROJECT_DIR=/ agent-sandbox reload 2>/dev/null | grep ADD",
+	b.sh("trap '' USR1 USR2 HUP")                   // of its own, which reach everything inside
+	for _, a := range []struct{ name, try string }{ // in this order: the registry is looked at before there is one of its own making
+		{"signals to all it sees", "kill -USR1 -1; kill -HUP -1; true"},
+		{"signals to the pids of outside", fmt.Sprintf("for p in %d %d %d; do kill -USR1 $p; kill -0 $p && echo reached; done", rec.Guard.PID, rec.Launcher.PID, rec.Sandbox.PID)},
+		{"the registry", "ls -A " + dir + " " + f.Home + "/.local/state/agent-sandbox 2>/dev/null"},
+		{"a record of its own making", "mkdir -p " + dir + "; printf '%s' x > " + dir + "/" + b.ID + "; : > " + dir + "/" + b.ID + ".reload; mkfifo " + dir + "/fifo; true"},
+		{"a marker beside the record", "for d in /run/user/*/agent-sandbox/sessions; do : > $d/" + b.ID + ".reload; done; true"},
+		{"the program itself", "agent-sandbox reload; agent-sandbox-reload " + b.ID + "; " + f.Command("agent-sandbox").Path + " reload " + b.ID + " | grep -v '^agent-sandbox'; true"},
+		{"mount-repair on what it sees", "for p in 1 2 " + fmt.Sprint(rec.Sandbox.PID) + "; do echo 'rw " + f.p("a") + "' | " + f.Command("mount-repair").Path + " $p " + fmt.Sprint(rec.Sandbox.Start, rec.MountNS) + " && echo done; done"},
+		{"the configuration", "echo 'EXTRA_WRITABLE_PATHS+=(" + f.top + ")' >> ~/.config/agent-sandbox/sandbox.conf && echo wrote; mkdir ~/.config/agent-sandbox/conf.d && echo made; mv ~/.config ~/.c && echo moved; ln -sf /tmp/x ~/.config/agent-sandbox/sandbox.conf && echo linked"},
+		{"FIFOs and sockets in its reach", "find / -xdev \\( -type p -o -type s \\) -writable 2>/dev/null | while read -r p; do [ -p $p ] && echo reload > $p & done; wait; true"},
+		{"/proc of others", "for p in /proc/[0-9]*; do [ -w $p/mem ] && [ $p -ef /proc/$$ ] ; done; ls /proc | grep -c '^" + fmt.Sprint(rec.Guard.PID) + "$' | grep -v 0"},
+		{"its own namespaces", "unshare -Urm true && echo unshared; unshare -m true && echo unshared; mount --bind / /mnt && echo mounted"},
+		{"environment of a later reload", "export SANDBOX_CONF=/tmp/x HOME_ACCESS=write; true"},
+		{"the session's variables changed", "SANDBOX_SESSION=00000000 SANDBOX_PROJECT_DIR=/ agent-sandbox reload 2>/dev/null | grep ADD"},
 	} {
-		got := b.sh("(" + try + ") 2>/dev/null")
+		got := b.sh("(" + a.try + ") 2>/dev/null")
 		for _, bad := range []string{"reached", "done", "wrote", "made", "moved", "linked", "unshared", "mounted", "ADD", b.ID} {
 			if strings.Contains(got, bad) {
-				t.Errorf("%s: %q", name, got)
+				t.Errorf("%s: %q", a.name, got)
 			}
 		}
 		b.wantWritable(false, f.p("a"))

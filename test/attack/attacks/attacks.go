@@ -113,7 +113,8 @@ func NewScene(t testing.TB) *Scene {
 	if out, err := exec.Command("chown", "-R", fmt.Sprintf("%d:%d", s.U.UID, s.U.GID), s.Suite).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	o := s.Command("sleep", "1000")
+	// With a descriptor that is worth taking.
+	o := s.Command("sh", "-c", "exec 9</dev/null; exec sleep 1000")
 	if err := o.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -131,7 +131,7 @@ var List = []Attack{
 	{Name: "see-outside-process", Inside: `[ -d /proc/$OUTPID ]`},
 	{Name: "signal-outside-process", Inside: `kill -0 $OUTPID`},
 	{Name: "trace-outside-process", Inside: `$T trace $OUTPID`},
-	{Name: "take-descriptor-of-outside-process", Inside: `exec 9</dev/null; $T steal $OUTPID`},
+	{Name: "take-descriptor-of-outside-process", Inside: `$T steal $OUTPID`},
 	{Name: "trace-pid-1", Powerless: true, Inside: `$T trace 1`},
 	{Name: "take-descriptor-of-pid-1", Powerless: true, Inside: `$T steal 1 || $T steal 2`},
 	{Name: "trace-supervisor", Powerless: true, Inside: `for p in /proc/[0-9]*; do tr '\0' '\n' <$p/cmdline | head -1 | grep -qx /run/agent-sandbox/init && $T trace ${p#/proc/} && exit; done; exit 1`},
