@@ -1,3 +1,5 @@
+//go:build vm
+
 package denylist
 
 import (
@@ -15,12 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBench prints the figures of `make bench`, in a machine whose time counts
-// instructions. It is skipped without BENCH=1: a figure is no test.
-func TestBench(t *testing.T) {
-	if os.Getenv("BENCH") != "1" {
-		t.Skip("make bench")
-	}
+// BenchmarkFigures prints the figures of `make bench`, in a machine whose time counts
+// instructions (scripts/bench-denylist).
+func BenchmarkFigures(t *testing.B) {
 	u := newUser(t)
 	file, other, away := u.secret("dir/secret"), u.write("dir/other", "x\n"), u.write("away/other", "x\n")
 	u.list(file)
@@ -94,7 +93,7 @@ func TestBench(t *testing.T) {
 }
 
 // manyUsers has many other users in their sandboxes, each with a list of its own.
-func manyUsers(t *testing.T, u *user, launch func(int, ...string) time.Duration) {
+func manyUsers(t testing.TB, u *user, launch func(int, ...string) time.Duration) {
 	n, _ := strconv.Atoi(os.Getenv("MANY_USERS"))
 	alone := launch(31, launchBin, "/bin/true")
 	kb := daemonMemory(t)

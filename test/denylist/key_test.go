@@ -1,3 +1,5 @@
+//go:build vm
+
 package denylist
 
 import (
@@ -8,7 +10,7 @@ import (
 )
 
 // mount makes a file system of a kind below a new folder and returns it.
-func mount(t *testing.T, u *user, kind string) string {
+func mount(t testing.TB, u *user, kind string) string {
 	t.Helper()
 	base := t.TempDir()
 	root(t, "chmod 755 %s %s", filepath.Dir(base), base)
@@ -56,7 +58,7 @@ func mount(t *testing.T, u *user, kind string) string {
 
 // The key is the one the kernel sees, on every kind of file system: a file that
 // was there, one that replaces it, and a hard link.
-func testKey(t *testing.T, kind string) {
+func testKey(t testing.TB, kind string) {
 	u := newUser(t)
 	dir := mount(t, u, kind)
 	file := u.secret(filepath.Join(dir, "secret"))
@@ -105,7 +107,7 @@ func TestKeyBtrfsSnapshotAndSameNumberInAnotherSubvolume(t *testing.T) {
 	u.denied(b)
 }
 
-func testOverlayLayer(t *testing.T, kind, layer string) {
+func testOverlayLayer(t testing.TB, kind, layer string) {
 	u := newUser(t)
 	dir := mount(t, u, kind)
 	base := filepath.Dir(dir)

@@ -1,3 +1,5 @@
+//go:build vm
+
 package denylist
 
 import (
@@ -14,9 +16,9 @@ import (
 	"time"
 )
 
-// rounds is how often the daemon is killed; ROUNDS=200 for the whole count.
-func rounds(n int) int {
-	if v, err := strconv.Atoi(os.Getenv("ROUNDS")); err == nil {
+// count is n or the value of an environment variable, which test/vm/long sets.
+func count(variable string, n int) int {
+	if v, err := strconv.Atoi(os.Getenv(variable)); err == nil {
 		return v
 	}
 	return n
@@ -25,7 +27,7 @@ func rounds(n int) int {
 // Load: a sandbox that opens the file all the time, and launches all the time.
 // The daemon is killed at random points, or replaced while it runs. The file is
 // never read, and nothing runs outside its group.
-func underLoad(t *testing.T, disturb func()) {
+func underLoad(t testing.TB, disturb func()) {
 	u := newUser(t)
 	file := u.secret("secret")
 	u.list(file)
@@ -83,7 +85,7 @@ while True:
 
 func TestKilledAtRandomPoints(t *testing.T) {
 	underLoad(t, func() {
-		for range rounds(10) {
+		for range count("ROUNDS", 10) {
 			time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
 			theDaemon.stop(syscall.SIGKILL)
 			if err := theDaemon.start(); err != nil {
@@ -95,7 +97,7 @@ func TestKilledAtRandomPoints(t *testing.T) {
 
 func TestKilledWhileItStarts(t *testing.T) {
 	underLoad(t, func() {
-		for range rounds(10) {
+		for range count("ROUNDS", 10) {
 			theDaemon.stop(syscall.SIGKILL)
 			c := exec.Command(daemonBin)
 			if err := c.Start(); err != nil {

@@ -1,3 +1,5 @@
+//go:build vm
+
 package denylist
 
 import (
@@ -238,9 +240,6 @@ func TestRestartAppliesTheListsAgain(t *testing.T) {
 }
 
 func TestEmptySandboxIsForgotten(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits a minute")
-	}
 	u := newUser(t)
 	file := u.secret("secret")
 	u.list(file)

@@ -1,7 +1,5 @@
-// Package denylist tests agent-sandbox-execd and agent-sandbox-exec on a real
-// kernel: in the virtual machine of test/vm, as root, with ordinary users. Each
-// test is named after the property that it proves; docs/denylist-security.md
-// says which rule each attack is against.
+//go:build vm
+
 package denylist
 
 import (
@@ -35,10 +33,6 @@ func TestMain(m *testing.M) {
 	// The same binary is the attacker: `denylist.test attack NAME ARG...`.
 	if len(os.Args) > 2 && os.Args[1] == "attack" {
 		os.Exit(attack(os.Args[2], os.Args[3:]))
-	}
-	if os.Getenv("IN_VM") != "1" {
-		fmt.Println("these tests run in the virtual machine: go test ./test/vm -run Suites/denylist")
-		os.Exit(0)
 	}
 	if err := install(); err != nil {
 		fmt.Println(err)
@@ -132,7 +126,7 @@ func (d *daemon) stop(sig syscall.Signal) {
 	d.cmd.Wait()
 }
 
-func restart(t *testing.T, sig syscall.Signal, args ...string) {
+func restart(t testing.TB, sig syscall.Signal, args ...string) {
 	t.Helper()
 	theDaemon.stop(sig)
 	if err := theDaemon.start(args...); err != nil {
@@ -142,7 +136,7 @@ func restart(t *testing.T, sig syscall.Signal, args ...string) {
 
 // A user is an ordinary user of the guest.
 type user struct {
-	t    *testing.T
+	t    testing.TB
 	name string
 	uid  int
 	home string
@@ -154,7 +148,7 @@ var userCount = struct {
 }{n: 2000}
 
 // newUser makes a user with an empty home, for one test.
-func newUser(t *testing.T) *user {
+func newUser(t testing.TB) *user {
 	t.Helper()
 	userCount.Lock()
 	userCount.n++
@@ -172,7 +166,7 @@ func newUser(t *testing.T) *user {
 	return u
 }
 
-func appendTo(t *testing.T, path, text string) {
+func appendTo(t testing.TB, path, text string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
@@ -263,7 +257,7 @@ func (r result) String() string {
 }
 
 // finish runs a command to its end; a hang of two minutes fails the test.
-func finish(t *testing.T, c *exec.Cmd) result {
+func finish(t testing.TB, c *exec.Cmd) result {
 	t.Helper()
 	var out, errb bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errb
@@ -287,7 +281,7 @@ func finish(t *testing.T, c *exec.Cmd) result {
 }
 
 // must runs a command that has to succeed and returns its output.
-func must(t *testing.T, c *exec.Cmd) string {
+func must(t testing.TB, c *exec.Cmd) string {
 	t.Helper()
 	r := finish(t, c)
 	if r.code != 0 {
@@ -297,7 +291,7 @@ func must(t *testing.T, c *exec.Cmd) string {
 }
 
 // root runs a shell command as root, which has to succeed.
-func root(t *testing.T, format string, args ...any) string {
+func root(t testing.TB, format string, args ...any) string {
 	t.Helper()
 	return must(t, exec.Command("/bin/sh", "-ec", fmt.Sprintf(format, args...)))
 }
@@ -335,7 +329,7 @@ func (u *user) refused(text string, args ...string) {
 
 // A shell is one that runs for a while, inside or outside.
 type shell struct {
-	t     *testing.T
+	t     testing.TB
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	lines chan string
@@ -347,7 +341,7 @@ func (u *user) outside() *shell { return startShell(u.t, u.as("/bin/sh")) }
 
 const endMark = "--end-of-command--"
 
-func startShell(t *testing.T, c *exec.Cmd) *shell {
+func startShell(t testing.TB, c *exec.Cmd) *shell {
 	t.Helper()
 	s := &shell{t: t, cmd: c, lines: make(chan string, 10000)}
 	var err error
@@ -420,7 +414,7 @@ func (s *shell) denied(path string) {
 }
 
 // noSecret fails the test if the text holds the secret.
-func noSecret(t *testing.T, what, text string) {
+func noSecret(t testing.TB, what, text string) {
 	t.Helper()
 	if strings.Contains(text, secret) {
 		t.Errorf("%s: the secret is read: %q", what, text)
@@ -428,7 +422,7 @@ func noSecret(t *testing.T, what, text string) {
 }
 
 // eventually waits for what comes soon; thirty seconds are a hang.
-func eventually(t *testing.T, what string, cond func() bool) {
+func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if cond() {
@@ -439,7 +433,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 }
 
 // status is the daemon's --status line of a uid.
-func status(t *testing.T, uid int) []string {
+func status(t testing.TB, uid int) []string {
 	t.Helper()
 	for line := range strings.SplitSeq(must(t, exec.Command(daemonBin, "--status")), "\n") {
 		f := strings.Split(line, "\t")

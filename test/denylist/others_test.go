@@ -1,3 +1,5 @@
+//go:build vm
+
 package denylist
 
 import (
@@ -13,7 +15,7 @@ import (
 )
 
 // launchTime is the median time of a launch.
-func launchTime(t *testing.T, u *user, n int) time.Duration {
+func launchTime(t testing.TB, u *user, n int) time.Duration {
 	t.Helper()
 	times := make([]time.Duration, 0, n)
 	for range n {
@@ -26,7 +28,7 @@ func launchTime(t *testing.T, u *user, n int) time.Duration {
 }
 
 // hanging makes a FUSE mount of the user's that answers nobody.
-func hanging(t *testing.T, u *user, dir string) {
+func hanging(t testing.TB, u *user, dir string) {
 	t.Helper()
 	u.mkdir(filepath.Join(u.home, "fuse-src"))
 	u.secret("fuse-src/secret")
@@ -198,7 +200,7 @@ func TestFloodDelaysNoOther(t *testing.T) {
 	eventually(t, "an empty folder", func() bool { e, _ := os.ReadDir(requestDir); return len(e) == 0 })
 }
 
-func daemonMemory(t *testing.T) int {
+func daemonMemory(t testing.TB) int {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", theDaemon.cmd.Process.Pid))
 	if err != nil {
@@ -260,7 +262,7 @@ func TestFullFolderIsRefusedOrWaits(t *testing.T) {
 func TestMoreThan256Users(t *testing.T) {
 	u := newUser(t)
 	var users []*user
-	for range 300 {
+	for range count("USERS", 300) {
 		v := &user{t: t, uid: u.uid + 100000 + len(users), name: fmt.Sprintf("many%d", len(users)), home: u.home}
 		users = append(users, v)
 	}
@@ -275,7 +277,7 @@ func TestMoreThan256Users(t *testing.T) {
 			t.Fatalf("user %s: %v", v.name, r)
 		}
 	}
-	users[299].denied(filepath.Join(u.home, "secret"))
+	users[len(users)-1].denied(filepath.Join(u.home, "secret"))
 }
 
 func TestUserWithoutEntryIsRefused(t *testing.T) {

@@ -1,3 +1,5 @@
+//go:build vm
+
 package denylist
 
 import (
@@ -29,7 +31,7 @@ func (u *user) works(name string, args ...string) {
 	}
 }
 
-func listed(t *testing.T) (*user, string) {
+func listed(t testing.TB) (*user, string) {
 	u := newUser(t)
 	file := u.secret("secret")
 	u.list(file)

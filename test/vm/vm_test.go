@@ -1,5 +1,6 @@
 // Package vm runs the tests that need a machine of their own: each folder below
-// suites is booted once, and each name in its list is a subtest here.
+// suites is booted once, and each name in its list is a subtest here. Those of long/
+// take hours and are run with LONG=1 only.
 package vm
 
 import (
@@ -24,6 +25,13 @@ func TestSuites(t *testing.T) {
 	if err != nil || len(lists) == 0 {
 		t.Fatalf("no suite found: %v", err)
 	}
+	if os.Getenv("LONG") == "1" {
+		long, err := filepath.Glob("long/*/expect")
+		if err != nil || len(long) == 0 {
+			t.Fatalf("no long suite found: %v", err)
+		}
+		lists = append(lists, long...)
+	}
 	for _, list := range lists {
 		dir := filepath.Dir(list)
 		t.Run(filepath.Base(dir), func(t *testing.T) { suite(t, dir) })
@@ -44,8 +52,15 @@ func suite(t *testing.T, dir string) {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 
+	// What kernel and systemd say is of interest where something fails.
+	console := filepath.Join(t.TempDir(), "console")
+	defer func() {
+		if said, err := os.ReadFile(console); err == nil && t.Failed() {
+			t.Logf("the console ended with:\n%s", said[max(0, len(said)-8000):])
+		}
+	}()
 	options, _ := os.ReadFile(filepath.Join(dir, "options"))
-	args := append(strings.Fields(string(options)), tmp)
+	args := append(strings.Fields(string(options)), "--console", console, tmp)
 	run := exec.Command("./run", args...)
 	out, runErr := run.CombinedOutput()
 	t.Logf("run %s\n%s", strings.Join(args, " "), out)
