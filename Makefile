@@ -118,7 +118,7 @@ check-fast: build
 lint:
 	test -z "$$(gofmt -l cmd internal test)" || { gofmt -l cmd internal test; exit 1; }
 	$(GO) vet ./...
-	$(GO) vet -tags vm ./test/denylist ./internal/bpf
+	$(GO) vet -tags vm ./test/denylist ./internal/bpf ./internal/execd
 	shellcheck -x -P SCRIPTDIR scripts/package debian/*.postinst debian/*.postrm test/deps scripts/test.sh test/e2e/run completions/agent-sandbox-exec test/demo test/agents-install completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/*/*/build test/vm/*/*/main
 	for m in man/*.[1-8]; do mandoc -T lint -W warning $$m || exit 1; done
 

@@ -23,11 +23,16 @@ func inGroup(pid, uid int) bool {
 // Another process of the user removes every request at once: a launch is in the
 // group, or it is none.
 func TestRequestRemovedByAnotherProcess(t *testing.T) {
+	t.Run("removed", func(t *testing.T) { launchesBeside(t, "delete") })
+	t.Run("taken over", func(t *testing.T) { launchesBeside(t, "usurp") })
+}
+
+func launchesBeside(t *testing.T, attack string) {
 	u := newUser(t)
 	file := u.secret("secret")
 	u.list(file)
 	for range 2 {
-		c := u.as(self(), "attack", "delete")
+		c := u.as(self(), "attack", attack)
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -216,3 +216,41 @@ func TestListReaderCannotBeAttached(t *testing.T) {
 	}
 	u.denied(file)
 }
+
+// It makes itself undumpable, also where the administrator has programs that change
+// their identity dumped: nobody but root can attach to it or read its memory.
+func TestListReaderIsUndumpable(t *testing.T) {
+	const how = "/proc/sys/fs/suid_dumpable"
+	before, err := os.ReadFile(how)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(how, []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	defer os.WriteFile(how, before, 0)
+	u, file := listed(t)
+	u.denied(file)
+	// It waits a while for its user's next launch.
+	found := strings.Fields(root(t, "pgrep -u %d -f '^agent-sandbox-execd list-reader'", u.uid))
+	if len(found) == 0 {
+		t.Fatal("no list reader of the user")
+	}
+	for _, pid := range found {
+		if r := finish(t, u.as(self(), "attack", "ptrace", pid)); r.code == 0 || !strings.Contains(r.err, refusal) {
+			t.Errorf("attaching to the reader %s: %v", pid, r)
+		}
+		if r := finish(t, u.as("cat", "/proc/"+pid+"/environ")); r.code == 0 || !strings.Contains(r.err, "Permission denied") {
+			t.Errorf("reading from the reader %s: %v", pid, r)
+		}
+	}
+	// The attack works on a process of his.
+	own := u.as("sleep", "1000")
+	if err := own.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { own.Process.Kill(); own.Wait() }()
+	if r := finish(t, u.as(self(), "attack", "ptrace", fmt.Sprint(own.Process.Pid))); r.code != 0 {
+		t.Errorf("attaching to his own: %v", r)
+	}
+}
