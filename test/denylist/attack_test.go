@@ -43,7 +43,6 @@ var attacks = map[string]func(args []string) error{
 	"receive":       receive,
 	"flood":         flood,
 	"delete":        deleteRequests,
-	"usurp":         usurpRequests,
 	"junk":          junk,
 	"lease":         lease,
 	"requests":      manyRequests,
@@ -340,23 +339,6 @@ func deleteRequests([]string) error {
 		entries, _ := os.ReadDir(requestDir)
 		for _, e := range entries {
 			unix.Unlink(requestDir + "/" + e.Name())
-		}
-	}
-}
-
-// usurpRequests removes every request that it may and makes one of its own under the
-// same name: the answer is meant for this process. Until it is killed.
-func usurpRequests([]string) error {
-	for {
-		entries, _ := os.ReadDir(requestDir)
-		for _, e := range entries {
-			name := requestDir + "/" + e.Name()
-			if unix.Unlink(name) != nil {
-				continue
-			}
-			if fd, err := unix.Open(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600); err == nil {
-				unix.Close(fd)
-			}
 		}
 	}
 }

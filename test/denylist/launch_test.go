@@ -23,16 +23,11 @@ func inGroup(pid, uid int) bool {
 // Another process of the user removes every request at once: a launch is in the
 // group, or it is none.
 func TestRequestRemovedByAnotherProcess(t *testing.T) {
-	t.Run("removed", func(t *testing.T) { launchesBeside(t, "delete") })
-	t.Run("taken over", func(t *testing.T) { launchesBeside(t, "usurp") })
-}
-
-func launchesBeside(t *testing.T, attack string) {
 	u := newUser(t)
 	file := u.secret("secret")
 	u.list(file)
 	for range 2 {
-		c := u.as(self(), "attack", attack)
+		c := u.as(self(), "attack", "delete")
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -52,6 +47,39 @@ func launchesBeside(t *testing.T, attack string) {
 		}
 	}
 	t.Logf("%d of 30 launches came through", launched)
+}
+
+// Another process of the user stops the launcher, removes its request before the daemon
+// comes to it, and makes one of its own under that name: root's answer says ok, for the
+// other one. The launcher believes only its own cgroup.
+func TestAnswerMeantForAnotherProcess(t *testing.T) {
+	u, v := newUser(t), newUser(t)
+	file := u.secret("secret")
+	u.list(file)
+	theDaemon.cmd.Process.Signal(syscall.SIGSTOP)
+	defer theDaemon.cmd.Process.Signal(syscall.SIGCONT)
+	c := u.in("cat", file)
+	out := &strings.Builder{}
+	c.Stdout, c.Stderr = out, out
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	name := strconv.Itoa(c.Process.Pid)
+	request := filepath.Join(requestDir, name)
+	eventually(t, "the request", func() bool { return os.Remove(request) == nil })
+	c.Process.Signal(syscall.SIGSTOP)
+	theDaemon.cmd.Process.Signal(syscall.SIGCONT)
+	must(t, v.in("true")) // its event comes after the one of the request that is gone
+	must(t, u.as("sh", "-c", ": >"+request+"; while [ -e "+request+" ]; do sleep 0.01; done"))
+	answer, _ := os.ReadFile(filepath.Join(runDir, "ans", name))
+	c.Process.Signal(syscall.SIGCONT)
+	c.Wait()
+	if string(answer) != "ok\n" {
+		t.Errorf("the other's answer: %q", answer)
+	}
+	if c.ProcessState.ExitCode() != 2 || !strings.Contains(out.String(), "not moved") {
+		t.Errorf("status %d, %q", c.ProcessState.ExitCode(), out)
+	}
 }
 
 // In a pid namespace the request is named by a number that is another process's
