@@ -121,16 +121,17 @@ lint:
 	test -z "$$(gofmt -l cmd internal test)" || { gofmt -l cmd internal test; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags vm ./test/denylist ./internal/bpf ./internal/execd
-	shellcheck -x -P SCRIPTDIR scripts/package debian/*.postinst debian/*.postrm test/deps scripts/test.sh test/e2e/run completions/agent-sandbox-exec test/demo test/agents-install completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/*/*/build test/vm/*/*/main
+	shellcheck -x -P SCRIPTDIR scripts/package scripts/bench-denylist debian/*.postinst debian/*.postrm test/deps scripts/test.sh test/e2e/run completions/agent-sandbox-exec test/demo test/agents-install completions/agent-sandbox test/vm/run test/vm/lib.sh test/vm/image/build test/vm/image/init test/vm/image/main test/vm/*/*/build test/vm/*/*/main
 	for m in man/*.[1-8]; do mandoc -T lint -W warning $$m || exit 1; done
 
 demo: deps build
 	test/demo
 
-# Ratios against a peer in the same run; every program in test/bench prints its own.
+# Ratios against a peer in the same run; those of the denylist from a virtual machine that
+# counts instructions.
 bench: build
 	$(GO) test -run "^$$" -bench . -benchtime 1x -timeout 30m ./test/bench/...
-	@for b in test/bench/*; do [ -x "$$b" ] && [ -f "$$b" ] || continue; echo "== $$b"; "$$b" || exit 1; done
+	scripts/bench-denylist
 
 clean:
 	rm -rf build

@@ -89,7 +89,7 @@ static __always_inline __u64 sandbox(void)
 
 static __always_inline __u32 object_flags(__u64 cgid, struct inode *inode)
 {
-	struct deny_key key = { cgid, inode->i_sb->s_dev, inode->i_ino };
+	struct deny_key key __attribute__((aligned(8))) = { cgid, inode->i_ino, inode->i_sb->s_dev };
 	struct deny_value *v = bpf_map_lookup_elem(&deny_map, &key);
 
 	if (!v)
@@ -162,10 +162,12 @@ static __noinline int denied_alias(__u64 cgid, struct inode *inode)
 	for (int i = 0; i < 4 && node; i++) {
 		struct dentry *dentry = (void *)node - bpf_core_field_offset(struct dentry, d_u.d_alias);
 		struct inode *dir = BPF_CORE_READ(dentry, d_parent, d_inode);
-		struct name_key key = { cgid, BPF_CORE_READ(dir, i_sb, s_dev), BPF_CORE_READ(dir, i_ino) };
-		struct deny_value *v = bpf_map_lookup_elem(&deny_map, &key);
+		struct deny_key folder __attribute__((aligned(8))) = { cgid, BPF_CORE_READ(dir, i_ino), BPF_CORE_READ(dir, i_sb, s_dev) };
+		struct deny_value *v = bpf_map_lookup_elem(&deny_map, &folder);
 
 		if (v && v->flags & OBJ_NAMES) {
+			struct name_key key = { cgid, folder.dev, folder.ino };
+
 			key.hash = name_hash(BPF_CORE_READ(dentry, d_name.name), BPF_CORE_READ(dentry, d_name.len));
 			v = bpf_map_lookup_elem(&name_map, &key);
 			if (v && v->flags & NAME_DENY)

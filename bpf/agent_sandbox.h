@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The maps' keys and values. internal/bpf/layout.go has the same in Go; the
+ * The maps' keys and values. internal/denylist and internal/bpf have the same in Go; the
  * daemon refuses to start when the sizes differ.
  */
 #ifndef AGENT_SANDBOX_H
 #define AGENT_SANDBOX_H
 
-/* An object of the file system as the kernel numbers it, in one sandbox. */
+/*
+ * An object of the file system as the kernel numbers it, in one sandbox. Packed: the
+ * map hashes the key byte by byte, twice for every open in a sandbox.
+ */
 struct deny_key {
 	__u64 cgid; /* id of the uid's cgroup */
-	__u64 dev;  /* super block's s_dev: stat's st_dev is another number on btrfs and overlayfs */
 	__u64 ino;
-};
+	__u32 dev;  /* super block's s_dev: stat's st_dev is another number on btrfs and overlayfs */
+} __attribute__((packed));
 
 /* A name in a folder. Two names with one hash only deny too much. */
 struct name_key {

@@ -97,7 +97,7 @@ func TestListedFileIsDeniedInsideOnly(t *testing.T) {
 	if !ok || o.Ino != inode(t, secret) {
 		t.Fatalf("descriptor %d: %+v", f.Fd(), objects)
 	}
-	key := denylist.Key{Cgroup: inode(t, box), Dev: o.Dev, Ino: o.Ino}
+	key := denylist.Key{Cgroup: inode(t, box), Dev: uint32(o.Dev), Ino: o.Ino}
 	put := func(v denylist.Value) {
 		t.Helper()
 		if err := k.PutObjects([]denylist.Key{key}, []denylist.Value{v}); err != nil {

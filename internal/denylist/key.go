@@ -9,8 +9,8 @@ import "encoding/binary"
 // it (struct deny_key in bpf/agent_sandbox.h).
 type Key struct {
 	Cgroup uint64 // id of the uid's cgroup
-	Dev    uint64 // s_dev of the super block
 	Ino    uint64
+	Dev    uint32 // s_dev of the super block
 }
 
 // A NameKey names an entry of a folder in one sandbox (struct name_key).

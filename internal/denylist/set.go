@@ -209,7 +209,7 @@ func (s *Set) sort() {
 
 // AddObject and AddName rebuild a set from the kernel's maps; Sort ends that.
 func (s *Set) AddObject(k Key, v Value) {
-	s.objects = append(s.objects, object{objectKey{k.Dev, k.Ino}, v})
+	s.objects = append(s.objects, object{objectKey{uint64(k.Dev), k.Ino}, v})
 }
 
 // AddName is AddObject for a name.
@@ -233,7 +233,7 @@ func Diff(cgroup uint64, old, want *Set) (objects []Change[Key], names []Change[
 	merge(old.objects, want.objects,
 		func(a, b object) int { return a.key.compare(b.key) },
 		func(k *object, before, after *object) {
-			c := Change[Key]{Key: Key{cgroup, k.key.dev, k.key.ino}}
+			c := Change[Key]{Key: Key{cgroup, k.key.ino, uint32(k.key.dev)}}
 			if before != nil {
 				c.Old = &before.value
 			}

@@ -41,7 +41,7 @@ func TestDiffLeadsFromOldToWant(t *testing.T) {
 		t.Errorf("changes %+v %+v", objects, names)
 	}
 	apply(maps, objects)
-	if len(maps) != 3 || maps[Key{5, 1, 11}].Gen != 2 || maps[Key{5, 3, 1}].Flags&ObjDeny == 0 {
+	if len(maps) != 3 || maps[Key{5, 11, 1}].Gen != 2 || maps[Key{5, 1, 3}].Flags&ObjDeny == 0 {
 		t.Errorf("maps %+v", maps)
 	}
 	if objects, names := Diff(5, want, want); len(objects)+len(names) != 0 {

@@ -60,7 +60,7 @@ func (d *Daemon) SelfTest() error {
 	if err := d.testOpen(dir, f.Name(), testOpened); err != nil {
 		return fmt.Errorf("a file that is not listed: %w", err)
 	}
-	key := []denylist.Key{{Cgroup: id, Dev: o.Dev, Ino: o.Ino}}
+	key := []denylist.Key{{Cgroup: id, Dev: uint32(o.Dev), Ino: o.Ino}}
 	if err := d.kernel.PutObjects(key, []denylist.Value{{Flags: denylist.ObjDeny, Gen: o.Gen}}); err != nil {
 		return err
 	}
