@@ -66,6 +66,19 @@ func onlyOne() (*os.File, error) {
 	return f, nil
 }
 
+// favorMoves mounts cgroup2 so that launches wait less. That it was done here is
+// noted in the lock file, for --detach.
+func favorMoves(lock *os.File) error {
+	changed, err := execd.FavorMoves(true)
+	if changed {
+		_, err = lock.WriteAt([]byte(favored), 0)
+	}
+	return err
+}
+
+// favored is what the lock file says after favorMoves changed something.
+const favored = "favordynmods\n"
+
 // notify tells systemd (sd_notify(3)); without systemd there is nobody to tell.
 func notify(log *execd.Log, state string) {
 	name := os.Getenv("NOTIFY_SOCKET")
@@ -97,6 +110,10 @@ func detach() error {
 	cgroups, err := execd.FindCgroup2()
 	if err == nil {
 		err = execd.Remove(execd.Config{Cgroups: cgroups, RunDir: runDir})
+	}
+	if note, _ := io.ReadAll(lock); string(note) == favored {
+		_, off := execd.FavorMoves(false)
+		err = errors.Join(err, off)
 	}
 	return errors.Join(bpf.Detach(pinDir), err)
 }

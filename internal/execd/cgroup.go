@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,21 +27,59 @@ const (
 
 // FindCgroup2 returns where the cgroup2 hierarchy is mounted as a whole.
 func FindCgroup2() (string, error) {
+	m, err := findCgroup2()
+	return m.Point, err
+}
+
+func findCgroup2() (mountinfo.Mount, error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return "", err
+		return mountinfo.Mount{}, err
 	}
 	mounts, err := mountinfo.Parse(data)
 	if err != nil {
-		return "", err
+		return mountinfo.Mount{}, err
 	}
 	for _, m := range mounts {
 		// One that something else is mounted over has the type but not the magic.
 		if m.FSType == "cgroup2" && m.Root == "/" && sys.Cgroup2(m.Point) {
-			return m.Point, nil
+			return m, nil
 		}
 	}
-	return "", errors.New("no cgroup2 file system is mounted")
+	return mountinfo.Mount{}, errors.New("no cgroup2 file system is mounted")
+}
+
+// favorDynMods is the option of cgroup2 since Linux 6.0 with which moving a process does not
+// wait for an RCU grace period, which is most of a launch; before that it never did
+// (Documentation/admin-guide/cgroup-v2.rst).
+const favorDynMods = "favordynmods"
+
+// FavorMoves turns the option on or off and says whether that changed anything. The kernel
+// may not know it.
+func FavorMoves(on bool) (bool, error) {
+	m, err := findCgroup2()
+	if err != nil {
+		return false, err
+	}
+	var options []string
+	for o := range strings.SplitSeq(m.Super, ",") {
+		if o != "rw" && o != "ro" {
+			options = append(options, o)
+		}
+	}
+	if slices.Contains(options, favorDynMods) == on {
+		return false, nil
+	}
+	if on {
+		options = append(options, favorDynMods)
+	} else {
+		options = slices.DeleteFunc(options, func(o string) bool { return o == favorDynMods })
+	}
+	err = sys.SetOptions(m.Point, options)
+	if errors.Is(err, sys.ErrNoOption) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // boxPath is the path of a uid's cgroup in the hierarchy, as in /proc/PID/cgroup.

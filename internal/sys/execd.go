@@ -2,6 +2,7 @@ package sys
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,6 +64,30 @@ func MountTmpfs(path string, mode uint32, size, inodes int) error {
 // Unmount takes the topmost mount at path away, at the latest when its last user
 // is gone.
 func Unmount(path string) error { return unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) }
+
+// ErrNoOption says that the kernel does not know an option of a file system.
+var ErrNoOption = errors.New("unknown option")
+
+// SetOptions gives the file system that is mounted at path these options, as flags, in
+// place of those that it has (fspick(2), fsconfig(2)); the mount's own flags stay.
+func SetOptions(path string, options []string) error {
+	fd, err := unix.Fspick(unix.AT_FDCWD, path, unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fspick %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	for _, o := range options {
+		if err := unix.FsconfigSetFlag(fd, o); err == unix.EINVAL {
+			return ErrNoOption
+		} else if err != nil {
+			return fmt.Errorf("option %s of %s: %w", o, path, err)
+		}
+	}
+	if err := unix.FsconfigReconfigure(fd); err != nil {
+		return fmt.Errorf("options of %s: %w", path, err)
+	}
+	return nil
+}
 
 // GrantRead lets one more user read a file of root with mode 0600 (acl(5) in the
 // form of setxattr(2)).

@@ -162,6 +162,45 @@ func TestNoCgroup2NoStart(t *testing.T) {
 	}
 }
 
+// The option that makes launches quick comes beside those that cgroup2 has, and goes with
+// --detach unless it is the administrator's own.
+func TestFavorDynMods(t *testing.T) {
+	options := func() string { return root(t, "findmnt -n -o FS-OPTIONS,VFS-OPTIONS /sys/fs/cgroup") }
+	again := func(args ...string) {
+		t.Helper()
+		theDaemon.stop(syscall.SIGTERM)
+		must(t, finishDetach())
+		if err := theDaemon.start(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u := newUser(t)
+	file := u.secret("secret")
+	u.list(file)
+	before := options()
+	if strings.Contains(before, "favordynmods") || !strings.Contains(before, "nsdelegate") {
+		t.Fatalf("options before: %s", before)
+	}
+	defer again()
+	again("--favordynmods")
+	if now := options(); strings.Replace(now, ",favordynmods", "", 1) != before || now == before {
+		t.Errorf("options %s, before %s", now, before)
+	}
+	u.denied(file)
+	restart(t, syscall.SIGKILL, "--favordynmods")
+	again()
+	if now := options(); now != before {
+		t.Errorf("options after --detach %s, before %s", now, before)
+	}
+	root(t, "mount -o remount,nosuid,nodev,noexec,nsdelegate,favordynmods /sys/fs/cgroup")
+	again("--favordynmods")
+	again()
+	if now := options(); !strings.Contains(now, "favordynmods") {
+		t.Errorf("the administrator's own is taken away: %s", now)
+	}
+	root(t, "mount -o remount,nosuid,nodev,noexec,nsdelegate /sys/fs/cgroup")
+}
+
 func TestCgroup2Elsewhere(t *testing.T) {
 	u := newUser(t)
 	file := u.secret("secret")
@@ -199,7 +238,10 @@ func TestCgroupMadeAgainByRoot(t *testing.T) {
 }
 
 func TestChildCgroup(t *testing.T) {
-	u := newUser(t)
+	var u *user
+	// After the processes of the user have ended: --detach would name it.
+	t.Cleanup(func() { root(t, "rmdir %s/uid-%d/a/b %s/uid-%d/a", groupDir, u.uid, groupDir, u.uid) })
+	u = newUser(t)
 	file := u.secret("secret")
 	u.list(file)
 	box := u.enter()

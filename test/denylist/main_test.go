@@ -147,9 +147,15 @@ var userCount = struct {
 	n int
 }{n: 2000}
 
-// newUser makes a user with an empty home, for one test.
+// newUser makes a user with an empty home, for one test. A test that failed while it had
+// stopped the daemon does not take the next one with it.
 func newUser(t testing.TB) *user {
 	t.Helper()
+	if theDaemon.cmd.ProcessState != nil {
+		if err := theDaemon.start(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	userCount.Lock()
 	userCount.n++
 	uid := userCount.n
