@@ -20,6 +20,17 @@ struct {
 	__type(value, struct deny_value);
 } deny_map SEC(".maps");
 
+/*
+ * A bit for every key of deny_map, by device and inode: what has none here needs no
+ * look-up there. The daemon sets it before it inserts the key.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FILTER_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} filter_map SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 20);
@@ -87,11 +98,24 @@ static __always_inline __u64 sandbox(void)
 	return sandbox_of(bpf_get_current_task_btf());
 }
 
+/* Whether deny_map can have the inode. Must ask for the bit that FilterBit in internal/denylist names. */
+static __always_inline int maybe_listed(struct inode *inode)
+{
+	__u64 h = (inode->i_ino ^ (__u64)inode->i_sb->s_dev << 32) * 0x9e3779b97f4a7c15ULL;
+	__u32 n = h >> (64 - FILTER_SHIFT);
+	__u64 *word = bpf_map_lookup_elem(&filter_map, &n);
+
+	return !word || *word >> (h >> (64 - FILTER_SHIFT - 6) & 63) & 1;
+}
+
 static __always_inline __u32 object_flags(__u64 cgid, struct inode *inode)
 {
 	struct deny_key key __attribute__((aligned(8))) = { cgid, inode->i_ino, inode->i_sb->s_dev };
-	struct deny_value *v = bpf_map_lookup_elem(&deny_map, &key);
+	struct deny_value *v;
 
+	if (!maybe_listed(inode))
+		return 0;
+	v = bpf_map_lookup_elem(&deny_map, &key);
 	if (!v)
 		return 0;
 	if (!(v->flags & OBJ_ANYGEN) && v->gen != inode->i_generation)

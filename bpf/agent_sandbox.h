@@ -16,6 +16,10 @@ struct deny_key {
 	__u32 dev;  /* super block's s_dev: stat's st_dev is another number on btrfs and overlayfs */
 } __attribute__((packed));
 
+/* Words of filter_map: 64 bits each. */
+#define FILTER_SHIFT 10
+#define FILTER_WORDS (1 << FILTER_SHIFT)
+
 /* A name in a folder. Two names with one hash only deny too much. */
 struct name_key {
 	__u64 cgid;

@@ -22,7 +22,7 @@ typedef __u16 __sum16;
 typedef _Bool bool;
 
 /* include/uapi/linux/bpf.h */
-enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_LRU_HASH = 9 };
+enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_LRU_HASH = 9 };
 enum { BPF_ANY = 0, BPF_F_NO_PREALLOC = 1 };
 
 #include <bpf/bpf_helpers.h>

@@ -29,6 +29,7 @@ var object []byte
 // the name in the object.
 var pins = map[string]string{
 	"deny_map":       "deny_map",
+	"filter_map":     "filter_map",
 	"name_map":       "name_map",
 	"agent_cgid_set": "agent_cgid_set",
 	"bucket_map":     "bucket_map",
@@ -57,6 +58,7 @@ type Kernel struct {
 	cgids    *ebpf.Map
 	seen     *ebpf.Map
 	iter     *ebpf.Program
+	filter   filter
 }
 
 // spec parses the object and leaves out the variant of inode_setattr that does
@@ -119,7 +121,12 @@ func Open(dir string, entries uint32, settings denylist.Settings) (*Kernel, erro
 	}
 	k.settings, k.deny, k.names = k.coll.Maps[".bss"], k.coll.Maps["deny_map"], k.coll.Maps["name_map"]
 	k.cgids, k.seen, k.iter = k.coll.Maps["agent_cgid_set"], k.coll.Maps["seen_map"], k.coll.Programs["descriptors"]
-	if err := k.attach(); err != nil {
+	k.filter.m = k.coll.Maps["filter_map"]
+	err = k.filter.rebuild(k.deny)
+	if err == nil {
+		err = k.attach()
+	}
+	if err != nil {
 		k.Close()
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -91,7 +92,54 @@ var ErrFull = errors.New("the kernel's map of listed files is full")
 
 // PutObjects inserts or replaces keys.
 func (k *Kernel) PutObjects(keys []denylist.Key, values []denylist.Value) error {
+	if err := k.filter.add(keys...); err != nil {
+		return err
+	}
 	return put(k.deny, keys, values)
+}
+
+// A filter is filter_map. A bit stays when its key goes: it costs a look-up, and the
+// next daemon leaves it out.
+type filter struct {
+	m *ebpf.Map
+
+	mu    sync.Mutex
+	words [denylist.FilterWords]uint64
+}
+
+// add sets the bits of keys that are about to be inserted.
+func (f *filter) add(keys ...denylist.Key) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range keys {
+		n, bit := k.FilterBit()
+		word := f.words[n] | 1<<bit
+		if word == f.words[n] {
+			continue
+		}
+		if err := f.m.Put(n, word); err != nil {
+			return fmt.Errorf("filter_map: %w", err)
+		}
+		f.words[n] = word
+	}
+	return nil
+}
+
+// rebuild makes the filter that of the keys that there are. An attached program of
+// an earlier daemon misses none of them meanwhile.
+func (f *filter) rebuild(deny *ebpf.Map) error {
+	if err := each(deny, func(k denylist.Key, _ denylist.Value) {
+		n, bit := k.FilterBit()
+		f.words[n] |= 1 << bit
+	}); err != nil {
+		return err
+	}
+	for n, word := range f.words {
+		if err := f.m.Put(uint32(n), word); err != nil {
+			return fmt.Errorf("filter_map: %w", err)
+		}
+	}
+	return nil
 }
 
 // PutNames inserts or replaces keys.

@@ -56,6 +56,16 @@ func NameHash(name string) uint64 {
 	return h
 }
 
+// FilterWords is the number of words of filter_map.
+const FilterWords = 1 << 10
+
+// FilterBit names the bit of filter_map that has to be set for a key: maybe_listed of
+// bpf/agent_sandbox.bpf.c.
+func (k Key) FilterBit() (word uint32, bit uint) {
+	h := (k.Ino ^ uint64(k.Dev)<<32) * 0x9e3779b97f4a7c15
+	return uint32(h >> 54), uint(h >> 48 & 63)
+}
+
 // LineID is a digest of a listed path, never 0. It is kept with every key, so
 // that after a restart the daemon knows for which line a key was made: a key
 // stays while its line is listed.

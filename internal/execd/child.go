@@ -31,6 +31,10 @@ const (
 // line, and some.
 const readerFiles = 3*denylist.MaxLines + 1024
 
+// readerFilesNow is for how many the kernel has room before the first launch waits: to
+// make room later costs an RCU grace period each time that the number doubles.
+const readerFilesNow = 4000
+
 // Reader is the main function of a list reader: a child of the daemon that
 // takes a user's identity for good and then reads lists and looks their paths up.
 // It has two pipes and nothing else, and it cannot be attached to: it makes itself
@@ -46,6 +50,9 @@ func Reader(in io.Reader, out io.Writer) error {
 		return fmt.Errorf("no new privileges: %w", err)
 	}
 	if err := sys.OpenFilesLimit(readerFiles); err != nil {
+		return fmt.Errorf("open files: %w", err)
+	}
+	if err := sys.GrowFiles(readerFilesNow); err != nil {
 		return fmt.Errorf("open files: %w", err)
 	}
 	debug.SetMemoryLimit(32 << 20)
