@@ -72,9 +72,10 @@ while True:
 			}
 		}
 	}()
+	end := func() { stop.Store(true); wg.Wait() }
+	defer end() // also where disturb ends the test
 	disturb()
-	stop.Store(true)
-	wg.Wait()
+	end()
 	if read.Len() > 0 {
 		t.Errorf("the running sandbox: %s", read)
 	}

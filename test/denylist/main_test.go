@@ -108,6 +108,9 @@ func (d *daemon) start(args ...string) error {
 	go func() {
 		buf := make([]byte, 64)
 		n, err := syscall.Read(sock, buf)
+		for err == syscall.EINTR { // with a time limit the kernel does not go on by itself
+			n, err = syscall.Read(sock, buf)
+		}
 		if err == nil && string(buf[:n]) != "READY=1" {
 			err = fmt.Errorf("daemon said %q", buf[:n])
 		}
