@@ -65,12 +65,11 @@ func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int 
 const tries = 5
 
 func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, warned map[string]bool) (int, error) {
-	l, err := layout.Make(ctx, layout.Options{Project: req.Project, Command: req.Command[0]})
+	l, err := layout.Checked(ctx, layout.Options{Project: req.Project, Command: req.Command[0]})
 	if err != nil {
 		return 0, err
 	}
 	r := &run{Layout: l, req: req, p: p, warned: warned}
-	r.warnings()
 	if err := r.unavailable(); err != nil {
 		return 0, err
 	}
@@ -99,6 +98,8 @@ type run struct {
 	reg *session.Registry
 	id  string
 
+	others []*session.Registry // the user's other registries
+
 	warned map[string]bool                 // warnings that were printed
 	guard  func() (*keeper.Process, error) // waits for startGuard
 }
@@ -111,6 +112,15 @@ func (r *run) warn(text string) {
 	}
 }
 
+// plan makes the plan and prints what there is to warn of.
+func (r *run) plan() error {
+	if err := r.MakePlan(); err != nil {
+		return err
+	}
+	r.warnings()
+	return nil
+}
+
 func (r *run) warnings() {
 	for _, w := range r.Warnings {
 		r.warn(w)
@@ -120,32 +130,53 @@ func (r *run) warnings() {
 func (r *run) settings() *config.Settings { return r.Config.Settings }
 
 func (r *run) bwrap(stdout io.Writer) (code int, err error) {
-	spec, err := r.spec()
+	path, err := bwrap.Find()
 	if err != nil {
 		return 0, err
 	}
 	if r.req.DryRun {
-		spec.DataDir = "SESSION.d" // made by a launch, beside its record
-		fmt.Fprintln(stdout, bwrap.CommandLine(spec))
-		return cli.OK, nil
+		spec, err := r.spec(path)
+		if err == nil {
+			spec.DataDir = "SESSION.d" // made by a launch, beside its record
+			fmt.Fprintln(stdout, bwrap.CommandLine(spec))
+		}
+		return cli.OK, err
 	}
-	if err := r.absent(); err != nil {
-		return 0, err
-	}
-	return r.registered(r.Plan, func(here session.Here, made []string) (int, error) {
+	return r.registered(func(here session.Here) (int, error) {
+		// Both start while the plan is made.
+		waiting := bwrap.Await(path)
 		r.startGuard()
 		defer func() {
 			if guard, _ := r.guard(); guard != nil {
 				guard.Stop()
 			}
 		}()
-		if err := r.writeData(); err != nil {
+		spec, made, err := r.ready(path, here)
+		if err != nil {
+			waiting.Abandon()
 			return 0, err
 		}
-		spec.DataDir = r.reg.DataDir(r.id)
-		spec.Env = append(spec.Env, "SANDBOX_SESSION="+r.id)
-		return r.session(spec, here, made)
+		return r.session(spec, waiting, here, made)
 	})
+}
+
+// ready makes the plan, and all that a bwrap session needs on the host.
+func (r *run) ready(path string, here session.Here) (spec bwrap.Spec, made []string, err error) {
+	if spec, err = r.spec(path); err != nil {
+		return spec, nil, err
+	}
+	if err := r.absent(); err != nil {
+		return spec, nil, err
+	}
+	if made, err = r.claim(here, r.Plan); err != nil {
+		return spec, nil, err
+	}
+	if err := r.writeData(); err != nil {
+		return spec, nil, err
+	}
+	spec.DataDir = r.reg.DataDir(r.id)
+	spec.Env = append(spec.Env, "SANDBOX_SESSION="+r.id)
+	return spec, made, nil
 }
 
 // absent refuses a session in which something to be protected, that is not there and
@@ -161,14 +192,14 @@ func (r *run) absent() error {
 	return nil
 }
 
-// registered runs f with a folder for the session in the registry, what the plan
-// needs on the host made, and takes both away when f returns.
-func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []string) (int, error)) (code int, err error) {
+// registered runs f with a folder for the session in the registry, and takes the
+// session away when f returns, with what was made for it on the host.
+func (r *run) registered(f func(here session.Here) (int, error)) (code int, err error) {
 	here, err := session.Place()
 	if err != nil {
 		return 0, err
 	}
-	live, errs := session.Sweep(r.User)
+	live, errs := session.Sweep(r.User) // before the plan: it takes places away at which dead sessions mounted
 	for _, err := range errs {
 		r.warn(err.Error())
 	}
@@ -177,25 +208,27 @@ func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []
 		return 0, cli.WithHint(fmt.Errorf("cannot use the registry of sessions: %w", err), "the folder has to be yours alone: chmod 700 it")
 	}
 	defer r.reg.Close()
-	others, _ := session.Existing(r.User)
-	others = slices.DeleteFunc(others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
+	r.others, _ = session.Existing(r.User)
+	r.others = slices.DeleteFunc(r.others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
 	bwrap.Catch() // from here on there is something to take away again
 	if r.id, err = r.reg.NewSession(); err != nil {
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
 	defer func() {
-		if e := r.reg.End(others, r.id); e != nil && err == nil {
+		if e := r.reg.End(r.others, r.id); e != nil && err == nil {
 			r.warn(fmt.Sprintf("cannot take session %s off the registry: %v", r.id, e))
 		}
 	}()
+	return f(here)
+}
+
+// claim makes what the session needs on the host: folders that the user asked for,
+// and the places at which something is mounted.
+func (r *run) claim(here session.Here, plan *mountplan.Plan) (made []string, err error) {
 	if err := r.prepare(); err != nil {
-		return 0, err
+		return nil, err
 	}
-	made, err := r.reg.Claim(others, r.id, here, plan)
-	if err != nil {
-		return 0, err
-	}
-	return f(here, made)
+	return r.reg.Claim(r.others, r.id, here, plan)
 }
 
 // startGuard starts the guard; guard waits until it has been.
@@ -211,13 +244,14 @@ func (r *run) startGuard() {
 }
 
 // session starts everything, writes the record, lets the command run and waits.
-func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, error) {
+func (r *run) session(spec bwrap.Spec, waiting *bwrap.Waiting, here session.Here, made []string) (int, error) {
 	guard, err := r.guard()
 	if err != nil {
+		waiting.Abandon()
 		return 0, err
 	}
 	spec.Before = guard.Expect
-	s, err := bwrap.Start(spec)
+	s, err := bwrap.Start(spec, waiting)
 	if err != nil {
 		return 0, err
 	}
@@ -267,18 +301,18 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 	return s.Wait(), nil
 }
 
-// spec is what bwrap is to be started from.
-func (r *run) spec() (bwrap.Spec, error) {
+// spec makes the plan; it is what bwrap is to be started from.
+func (r *run) spec(path string) (bwrap.Spec, error) {
 	s := r.settings()
-	spec := bwrap.Spec{Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
+	if err := r.plan(); err != nil {
+		return bwrap.Spec{}, err
+	}
+	spec := bwrap.Spec{Bwrap: path, Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
 		PrivateIPC: s.Bool("PRIVATE_IPC"), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
 	if r.User.UID == 0 {
 		spec.ProcReadOnly = bwrap.RootProc()
 	}
 	var err error
-	if spec.Bwrap, err = bwrap.Find(); err != nil {
-		return spec, err
-	}
 	if spec.Init, err = cli.Self(); err != nil {
 		return spec, err
 	}

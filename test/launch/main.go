@@ -78,7 +78,7 @@ func run(command []string) int {
 			k.Stop()
 		}
 	}()
-	s, err := bwrap.Start(spec)
+	s, err := bwrap.Start(spec, nil)
 	var interrupted *bwrap.Interrupted
 	if errors.As(err, &interrupted) {
 		return interrupted.Status()
