@@ -88,7 +88,7 @@ func start(spec Spec, w *Waiting, signals chan os.Signal) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(sys.Fill(c.seccomp, spec.Seccomp), sys.Fill(c.command, sandboxinit.Command{NProc: spec.NProc, Env: spec.Env, Args: spec.Command}.Marshal()))
+	err = errors.Join(sys.Fill(c.seccomp, spec.Seccomp), sys.Fill(c.command, sandboxinit.Command{NProc: spec.NProc, Hint: spec.Hint, Env: spec.Env, Args: spec.Command}.Marshal()))
 	for i, m := range content {
 		err = errors.Join(err, sys.Fill(c.content[i], m.Content))
 	}
@@ -340,7 +340,6 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
 	}
-	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
 }
 
@@ -386,6 +385,11 @@ func (s *Session) identify(m sys.Message) error {
 	s.PIDNS, err = sys.NSInode(pid, "pid")
 	return err
 }
+
+// Ignore has the launcher ignore, from now on, what a terminal or a closed pipe would
+// stop or end it with. Not before the last bwrap has been started: what that
+// inherits the command has too.
+func Ignore() { signal.Ignore(ignored...) }
 
 // Go lets the command run.
 func (s *Session) Go() error {

@@ -96,6 +96,7 @@ func (r *run) unlisted(name string, plan *mountplan.Plan, s backend.Session, sta
 		if err != nil {
 			return 0, err
 		}
+		bwrap.Ignore()
 		r.banner()
 		if err := running.Go(); err != nil {
 			running.Kill()

@@ -20,6 +20,7 @@ import (
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/environ"
+	"agent-sandbox/internal/execpath"
 	"agent-sandbox/internal/host"
 	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/landlock"
@@ -36,6 +37,8 @@ type Request struct {
 	Backend string // --backend, empty: SANDBOX_BACKEND decides
 	DryRun  bool
 	Command []string
+
+	Subcommands []string // what Command[0] may have been meant for
 }
 
 // Run launches and returns the exit status: the command's own, or 125 with a
@@ -294,6 +297,7 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 	if err := guard.Watch(s.InitPidfd); err != nil {
 		return 0, err
 	}
+	bwrap.Ignore()
 	r.banner()
 	if err := s.Go(); err != nil {
 		return 0, err
@@ -308,7 +312,7 @@ func (r *run) spec(path string) (bwrap.Spec, error) {
 		return bwrap.Spec{}, err
 	}
 	spec := bwrap.Spec{Bwrap: path, Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
-		PrivateIPC: s.Bool("PRIVATE_IPC"), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
+		PrivateIPC: s.Bool("PRIVATE_IPC"), Hint: r.hint(), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
 	if r.User.UID == 0 {
 		spec.ProcReadOnly = bwrap.RootProc()
 	}
@@ -341,6 +345,23 @@ func (r *run) environ(backend string) []string {
 	}
 	env = agents.Environ(env, r.Config.Agents, r.User.Home)
 	return append(env, "SANDBOX_ACTIVE=1", "SANDBOX_BACKEND="+backend, "SANDBOX_PROJECT_DIR="+r.Project)
+}
+
+// hint says what to do where the sandbox has no such command; empty for the general
+// hint.
+func (r *run) hint() string {
+	name := r.req.Command[0]
+	path, err := execpath.Look(name, os.Getenv("PATH"))
+	near := cli.Nearest(name, r.req.Subcommands)
+	switch {
+	case err == nil:
+		return fmt.Sprintf("it is outside, at %s, which the sandbox does not show: READONLY_MOUNTS+=(%s) in the configuration shows it", cli.Quote(path), cli.Quote(filepath.Dir(path)))
+	case near != "":
+		return fmt.Sprintf("did you mean agent-sandbox %s?", near)
+	case !strings.Contains(name, "/"):
+		return "it is not in PATH outside either: install it, or give its path"
+	}
+	return ""
 }
 
 // workdir is the caller's folder where it lies in the project, else the project.

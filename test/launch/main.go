@@ -91,6 +91,7 @@ func run(command []string) int {
 		err = k.Watch(s.InitPidfd)
 	}
 	if err == nil {
+		bwrap.Ignore()
 		err = s.Go()
 	}
 	if err != nil {
