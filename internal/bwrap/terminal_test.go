@@ -224,7 +224,7 @@ func TestLeftBehind(t *testing.T) {
 				t.Errorf("%q: status %d %q", c, r.Code, r.Stderr)
 			}
 			if left := u.pids(""); len(left) != 0 {
-				t.Errorf("%q: %v left", c, left)
+				t.Errorf("%q: left: %s", c, describe(left))
 			}
 		}
 	})
