@@ -38,7 +38,7 @@ func (r *run) on(name string, stdout io.Writer) (int, error) {
 	}
 	code, err := r.bwrap(stdout)
 	var stopped *bwrap.Interrupted
-	if err == nil || errors.As(err, &stopped) || errors.Is(err, errChanged) {
+	if err == nil || errors.As(err, &stopped) || errors.Is(err, errChanged) || errors.Is(err, bwrap.ErrLimit) {
 		return code, err
 	}
 	findings, usable := backend.Probe("bwrap")
