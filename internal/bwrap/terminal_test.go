@@ -1,10 +1,10 @@
 package bwrap_test
 
 import (
-	"slices"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"

@@ -102,6 +102,7 @@ type run struct {
 	id  string
 
 	others []*session.Registry // the user's other registries
+	late   []mountplan.Mount   // those of the plan that mount-repair makes
 
 	warned map[string]bool                 // warnings that were printed
 	guard  func() (*keeper.Process, error) // waits for startGuard
@@ -141,6 +142,9 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		spec, err := r.spec(path)
 		if err == nil {
 			spec.DataDir = "SESSION.d" // made by a launch, beside its record
+			for _, m := range r.late {
+				fmt.Fprintf(stdout, "# then by mount-repair: %s %s\n", m.Kind, cli.Quote(m.Path))
+			}
 			fmt.Fprintln(stdout, bwrap.CommandLine(spec))
 		}
 		return cli.OK, err
@@ -288,6 +292,9 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 	if err := r.private(rec); err != nil {
 		return 0, err
 	}
+	if err := r.mountLate(rec); err != nil {
+		return 0, err
+	}
 	if err := verify(s.InitPID, r.Plan.Mounts); err != nil {
 		return 0, err
 	}
@@ -311,7 +318,9 @@ func (r *run) spec(path string) (bwrap.Spec, error) {
 	if err := r.plan(); err != nil {
 		return bwrap.Spec{}, err
 	}
-	spec := bwrap.Spec{Bwrap: path, Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
+	first, late := mountplan.Split(r.Plan.Mounts)
+	r.late = late
+	spec := bwrap.Spec{Bwrap: path, Mounts: first, Command: r.req.Command, Chdir: r.workdir(),
 		PrivateIPC: s.Bool("PRIVATE_IPC"), Hint: r.hint(), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
 	if r.User.UID == 0 {
 		spec.ProcReadOnly = bwrap.RootProc()
@@ -450,6 +459,21 @@ func (r *run) private(rec session.Record) error {
 	op := mountop.Op{Do: mountop.Private, Path: "/", Skip: r.settings().Strings("AUTOMOUNT_ROOTS")}
 	return mountop.All(rec.Target(), []mountop.Op{op}, privateTimeout)
 }
+
+// mountLate makes the mounts of a long plan that bwrap was not given.
+func (r *run) mountLate(rec session.Record) error {
+	if len(r.late) == 0 {
+		return nil
+	}
+	var ops []mountop.Op
+	for _, m := range r.late {
+		ops = append(ops, mountop.Op{Do: string(m.Kind), Path: m.Path})
+	}
+	return mountop.All(rec.Target(), ops, lateTimeout)
+}
+
+// lateTimeout bounds that: 10,000 mounts take seconds.
+const lateTimeout = 2 * time.Minute
 
 // privateTimeout bounds the step between start and command; it takes milliseconds.
 const privateTimeout = 30 * time.Second
