@@ -24,6 +24,10 @@ const MinVersion = "0.5"
 // ErrMissing says that there is no bwrap.
 var ErrMissing = errors.New("bwrap is not installed")
 
+// ErrLimit says that a limit of the calling process is too small, not that bwrap
+// cannot work on this host.
+var ErrLimit = errors.New("a limit of this process is too small for the sandbox")
+
 const installHint = "install it: apt install bubblewrap (dnf install bubblewrap)"
 
 // Find returns the path of bwrap: the first in the absolute folders of PATH that
@@ -107,6 +111,10 @@ func (f *failure) explain(bwrap string) error { return explain(f, bwrap, hostFac
 
 func explain(f *failure, bwrap string, host facts) error {
 	text := strings.TrimPrefix(f.text, "bwrap: ")
+	runtime := strings.HasPrefix(text, "runtime: ") || strings.HasPrefix(text, "fatal error: ")
+	if runtime {
+		text, _, _ = strings.Cut(text, "\n") // the rest is the stack of a supervisor that could not start
+	}
 	if text == "" {
 		text = "bwrap ended with status " + strconv.Itoa(status(f.status)) + " and said nothing"
 	}
@@ -123,6 +131,8 @@ func explain(f *failure, bwrap string, host facts) error {
 	switch {
 	case host.version != "" && older(host.version, MinVersion):
 		return cli.WithHint(fail("bwrap "+host.version+" is too old, "+MinVersion+" is needed"), "install a newer bubblewrap")
+	case has("Resource temporarily unavailable", "Too many open files", "Cannot allocate memory", "File too large"), runtime, f.status.Signaled():
+		return cli.WithHint(fmt.Errorf("cannot set up the sandbox: %w (%s)", ErrLimit, text), "ulimit -a shows the limits: raise the one that is reached")
 	case has("Unknown option"):
 		return cli.WithHint(fail("this bwrap lacks an option"), "install bubblewrap %s or newer", MinVersion)
 	case namespaces && host.noUserns || has("(ENOSPC)"):
