@@ -36,7 +36,7 @@ build: $(BIN:%=build/%) build/share
 build/share:
 	rm -rf $@ && mkdir -p $@ && cp -r share/agents $@
 
-.PHONY: all build bpf test build/agent_sandbox.bpf.o build/share package deps install uninstall check check-vm check-fast lint bench demo clean $(BIN:%=build/%)
+.PHONY: all build bpf test build/agent_sandbox.bpf.o build/share package package-arm64 deps install uninstall check check-vm check-fast lint bench demo clean $(BIN:%=build/%)
 
 # The one that sleeps for days: cmd/mount-guard/idle.go says what for.
 build/mount-guard: GOTAGS = -tags norunwakeup
@@ -103,6 +103,10 @@ uninstall:
 
 package:
 	scripts/package
+
+# Cross-built with gcc-aarch64-linux-gnu and libc6-dev-arm64-cross; what comes out is not run here.
+package-arm64:
+	DEB_HOST_ARCH=arm64 scripts/package build/arm64
 
 # Everything: first what runs on this machine, then what has to boot Debian's own kernel
 # and systemd (test/vm). check-vm is the latter alone, with the counts that take hours.
