@@ -114,7 +114,7 @@ func serve(log *execd.Log, entries uint32, favor bool) error {
 	defer lock.Close()
 	if favor {
 		if err := favorMoves(lock); err != nil {
-			return err
+			log.Warnf("launches will take some 10 ms more: %v", err)
 		}
 	}
 	config := execd.Config{Cgroups: cgroups, RunDir: runDir, BaseList: baseList}
