@@ -110,7 +110,7 @@ package-arm64:
 
 # Everything: first what runs on this machine, then what has to boot Debian's own kernel
 # and systemd (test/vm). check-vm is the latter alone, with the counts that take hours.
-VMTEST = MUST_WORK=1 $(GO) test -count=1 ./test/vm
+VMTEST = MUST_WORK=1 $(GO) test -count=1 -parallel 2 ./test/vm
 check: deps build package lint test
 	test/all
 	$(VMTEST) -timeout 70m

@@ -34,7 +34,10 @@ func TestSuites(t *testing.T) {
 	}
 	for _, list := range lists {
 		dir := filepath.Dir(list)
-		t.Run(filepath.Base(dir), func(t *testing.T) { suite(t, dir) })
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			t.Parallel() // most have one processor, so two fill a small machine
+			suite(t, dir)
+		})
 	}
 }
 
