@@ -13,7 +13,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"path"
+	"io/fs"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -62,13 +64,9 @@ var Refused = map[string]string{
 	"sacctmgr": "it shows and changes accounts: use sacct for the session's own jobs",
 }
 
-// Names are all names that the client program has in a session.
+// Names are all names that the client program has in a session, sorted.
 func Names() []string {
-	names := append([]string(nil), Commands...)
-	for n := range Refused {
-		names = append(names, n)
-	}
-	return names
+	return slices.Sorted(slices.Values(slices.AppendSeq(slices.Clone(Commands), maps.Keys(Refused))))
 }
 
 // A Request is what a client asks for.
@@ -159,9 +157,9 @@ func validCommand(s string) bool {
 // The lines of clients that do not write in one piece may be mixed. None is taken
 // for a line of another's request: an END with the number of bytes of its own lines
 // does not fit where another's were added, and without that number no request is
-// taken while a client is about that has begun one and not ended it. mixed says that
-// there was one before this batch, the result that there is one after it.
-func Split(batch []byte, mixed bool, take func(Request, error)) bool {
+// taken while a client is about that has begun one and not ended it: mixed says that
+// there was one before this batch, the result that there was one in it.
+func Split(batch []byte, mixed bool, take func(Request, error)) (half bool) {
 	var r Request
 	var err error
 	open := false
@@ -181,7 +179,7 @@ func Split(batch []byte, mixed bool, take func(Request, error)) bool {
 		}
 		if command, ok := header(l); ok {
 			if open {
-				mixed = true
+				mixed, half = true, true
 				done(ErrPieces)
 			}
 			r, err, size, open = Request{Command: command}, nil, 0, true
@@ -214,10 +212,10 @@ func Split(batch []byte, mixed bool, take func(Request, error)) bool {
 		}
 	}
 	if open {
-		mixed = true
+		half = true
 		done(ErrPieces)
 	}
-	return mixed
+	return half
 }
 
 // ending reads `END` or `END COUNT`.
@@ -265,20 +263,18 @@ func (r *Request) ReadBody(from LineReader, small int, large func() error) error
 	}
 }
 
-// pathValid says whether a path that a client chose names something in the answer
-// folder: name is what it has below that.
-func pathValid(p string) (name string, ok bool) {
-	name, ok = strings.CutPrefix(p, Answers+"/")
-	return name, ok && name != "" && path.Clean(name) == name && name != ".." && !strings.HasPrefix(name, "../") && !strings.HasPrefix(name, "/")
-}
-
 // InAnswers gives the name, below the answer folder, of a FIFO that a client chose.
 func InAnswers(p string) (name string, err error) {
-	name, ok := pathValid(p)
-	if !ok {
+	name, ok := strings.CutPrefix(p, Answers+"/")
+	if !ok || !fs.ValidPath(name) || name == "." {
 		return "", fmt.Errorf("it is not in %s", Answers)
 	}
 	return name, nil
+}
+
+// Line is a line of the protocol: a word and a value.
+func Line(word string, value []byte) string {
+	return word + " " + base64.StdEncoding.EncodeToString(value) + "\n"
 }
 
 // scriptPiece is how many bytes of a script go in one line.
@@ -287,9 +283,7 @@ const scriptPiece = 3 << 10
 // lines is the request without its first line and END.
 func (r Request) lines() []byte {
 	var b bytes.Buffer
-	line := func(word string, value []byte) {
-		b.WriteString(word + " " + base64.StdEncoding.EncodeToString(value) + "\n")
-	}
+	line := func(word string, value []byte) { b.WriteString(Line(word, value)) }
 	for _, f := range []struct{ word, value string }{{"ANSWER", r.Answer}, {"BODY", r.Body}, {"CWD", r.Cwd}} {
 		if f.value != "" {
 			line(f.word, []byte(f.value))
