@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/relay"
@@ -39,7 +40,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return cli.Usage
 	}
 	r := relay.Request{Command: name, Args: args[1:]}
-	r.Cwd, _ = os.Getwd()
+	r.Cwd, _ = syscall.Getwd()
 	if name == "sbatch" {
 		if err := addScript(&r, stdin); err != nil {
 			p.Error(err)

@@ -175,6 +175,7 @@ const endTime = 2 * time.Second
 // serve serves until the launcher is gone.
 func (s *service) serve(reread <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	served := make(chan error, 1)
 	go func() { served <- s.server.Serve(ctx, s.fifo) }()
 	go func() {
@@ -200,7 +201,6 @@ func (s *service) serve(reread <-chan os.Signal) error {
 		case <-time.After(endTime):
 		}
 	}
-	cancel()
 	sys.KillDescendants()
 	return err
 }
