@@ -10,13 +10,14 @@ package relay
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -155,15 +156,15 @@ func validCommand(s string) bool {
 // error and what was read of it.
 //
 // The lines of clients that do not write in one piece may be mixed. None is taken
-// for a line of another's request: an END with the number of bytes of its own lines
-// does not fit where another's were added, and without that number no request is
-// taken while a client is about that has begun one and not ended it: mixed says that
-// there was one before this batch, the result that there was one in it.
+// for a line of another's request: an END with the digest of what stands before it
+// does not fit, and without a digest no request is taken while a client is about that
+// has begun one and not ended it: mixed says that there was one before this batch, the
+// result that there was one in it.
 func Split(batch []byte, mixed bool, take func(Request, error)) (half bool) {
 	var r Request
 	var err error
 	open := false
-	size := 0 // bytes between the first line and END
+	start := 0 // of the request in batch
 	done := func(e error) {
 		if err == nil {
 			err = e
@@ -171,18 +172,19 @@ func Split(batch []byte, mixed bool, take func(Request, error)) (half bool) {
 		take(r, err)
 		open = false
 	}
-	for len(batch) > 0 {
-		l, rest, whole := bytes.Cut(batch, []byte("\n"))
-		batch = rest
+	for at := 0; at < len(batch); {
+		l, _, whole := bytes.Cut(batch[at:], []byte("\n"))
 		if !whole {
 			break // a line without its end
 		}
+		text := batch[start:at]
+		at += len(l) + 1
 		if command, ok := header(l); ok {
 			if open {
 				mixed, half = true, true
 				done(ErrPieces)
 			}
-			r, err, size, open = Request{Command: command}, nil, 0, true
+			r, err, start, open = Request{Command: command}, nil, at-len(l)-1, true
 			if !validCommand(command) {
 				r.Command, err = "", ErrGarbled
 			}
@@ -191,11 +193,11 @@ func Split(batch []byte, mixed bool, take func(Request, error)) (half bool) {
 		if !open {
 			continue
 		}
-		if count, end := ending(l); end {
+		if sum, end := ending(l); end {
 			switch {
-			case count == "" && (mixed || size+len(Version)+len(r.Command)+len(" \nEND\n") > MaxMessage):
+			case sum == "" && (mixed || at-start > MaxMessage):
 				done(ErrPieces)
-			case count != "" && count != strconv.Itoa(size):
+			case sum != "" && sum != digest(text):
 				done(ErrPieces)
 			case r.Answer == "":
 				done(ErrGarbled)
@@ -204,10 +206,10 @@ func Split(batch []byte, mixed bool, take func(Request, error)) (half bool) {
 			}
 			continue
 		}
-		if size += len(l) + 1; err != nil {
+		if err != nil {
 			continue
 		}
-		if err = r.line(l); size > MaxMessage {
+		if err = r.line(l); at-start > MaxMessage {
 			err = ErrLong
 		}
 	}
@@ -218,13 +220,19 @@ func Split(batch []byte, mixed bool, take func(Request, error)) (half bool) {
 	return half
 }
 
-// ending reads `END` or `END COUNT`.
-func ending(l []byte) (count string, ok bool) {
-	word, rest, counted := strings.Cut(string(l[:min(len(l), 32)]), " ")
-	if counted && rest == "" {
-		rest = " " // no number
+// ending reads `END` or `END DIGEST`.
+func ending(l []byte) (sum string, ok bool) {
+	word, sum, summed := strings.Cut(string(l[:min(len(l), 100)]), " ")
+	if summed && sum == "" {
+		sum = "none"
 	}
-	return rest, word == "END"
+	return sum, word == "END"
+}
+
+// digest is that of the lines of a request before its END.
+func digest(lines []byte) string {
+	sum := sha256.Sum256(lines)
+	return hex.EncodeToString(sum[:])
 }
 
 // A LineReader gives lines with their newline; bufio.Reader is one.
@@ -308,6 +316,6 @@ func (r Request) lines() []byte {
 // empty line, so that nothing another client left unfinished is taken for its
 // beginning.
 func (r Request) Marshal() []byte {
-	lines := r.lines()
-	return fmt.Appendf(nil, "\n%s %s\n%sEND %d\n", Version, r.Command, lines, len(lines))
+	lines := fmt.Appendf(nil, "%s %s\n%s", Version, r.Command, r.lines())
+	return fmt.Appendf(nil, "\n%sEND %s\n", lines, digest(lines))
 }
