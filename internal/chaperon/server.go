@@ -293,12 +293,12 @@ func (s *Server) serve(ctx context.Context, q *request) {
 	defer started()
 	exit := s.Run(ctx, session, &slurm.Request{Command: q.Command, Args: q.Args, Cwd: q.Cwd, Script: q.Script, HasScript: q.HasScript},
 		stream{a, "STDOUT"}, stream{a, "STDERR"}, log)
-	a.exit(exit)
 	if ctx.Err() != nil {
 		log(sessionlog.Info, "ended: its client is gone")
 	} else {
 		log(sessionlog.Info, "exit status %d", exit)
 	}
+	a.exit(exit)
 }
 
 // readBody reads the lines that the request FIFO had no room for. release gives back
