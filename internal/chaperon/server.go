@@ -40,7 +40,6 @@ const (
 	smallBody   = 64 << 10         // bytes
 	readTime    = 15 * time.Second // for the rest of a request
 	grace       = time.Second      // in which a client that keeps us waiting is not given up for another
-	mixedTime   = 10 * time.Second // how long a request that was not ended makes the next ones suspect
 )
 
 // A Server serves one session.
@@ -83,7 +82,7 @@ func (s *Server) Serve(ctx context.Context, fifo *os.File) error {
 	// that is there and cuts no request.
 	buf := make([]byte, 1<<20)
 	kept := 0
-	var mixed time.Time
+	var requests relay.Splitter
 	for {
 		n, err := fifo.Read(buf[kept:])
 		if ctx.Err() != nil {
@@ -95,26 +94,20 @@ func (s *Server) Serve(ctx context.Context, fifo *os.File) error {
 		batch := buf[:kept+n]
 		rest := 0
 		if len(batch) == len(buf) {
-			// It is larger here: what may be the beginning of a request stays.
+			// It is larger here.
 			rest = tail(batch)
 			batch = batch[:len(batch)-rest]
 		}
-		if relay.Split(batch, time.Since(mixed) < mixedTime, func(r relay.Request, err error) { s.take(ctx, r, err) }) {
-			mixed = time.Now()
-		}
+		requests.Split(batch, time.Now(), func(r relay.Request, err error) { s.take(ctx, r, err) })
 		kept = copy(buf, buf[len(batch):len(batch)+rest])
 	}
 }
 
-// tail is how much of the end of a full batch is the beginning of a request whose end
-// is still in the pipe.
+// tail is how much of the end of a full batch is a line whose rest is still in the
+// pipe.
 func tail(batch []byte) int {
 	last := batch[max(0, len(batch)-relay.MaxMessage):]
-	i := bytes.LastIndex(last, []byte("\n"+relay.Version+" "))
-	if i < 0 || bytes.Contains(last[i:], []byte("\nEND")) && last[len(last)-1] == '\n' {
-		return 0
-	}
-	return len(last) - i
+	return len(last) - 1 - bytes.LastIndexByte(last, '\n')
 }
 
 // take starts work on a request.
@@ -128,7 +121,7 @@ func (s *Server) take(ctx context.Context, r relay.Request, err error) {
 	}
 	if err != nil {
 		s.Log.Line(sessionlog.Warn, "request %d: refused: %s %v", n, quote(r.Command), err)
-		s.refuse(r, fmt.Sprintf("%v: write it at once, of at most %d bytes (chaperon(8))", err, relay.MaxMessage))
+		s.refuse(r, fmt.Sprintf("%v: write it at once, in at most %d bytes, or with its digest (chaperon(8))", err, relay.MaxMessage))
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)

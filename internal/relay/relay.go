@@ -19,6 +19,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Where things lie in a session.
@@ -151,73 +152,81 @@ func validCommand(s string) bool {
 	return s != "" && len(s) <= 32 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz") == ""
 }
 
-// Split finds the requests in what one read(2) of the request FIFO gave, and hands
-// each to take, in their order. One that does not hold to the protocol comes with an
-// error and what was read of it.
+// A Splitter finds the requests in what is read from the request FIFO.
 //
-// The lines of clients that do not write in one piece may be mixed. None is taken
-// for a line of another's request: an END with the digest of what stands before it
-// does not fit, and without a digest no request is taken while a client is about that
-// has begun one and not ended it: mixed says that there was one before this batch, the
-// result that there was one in it.
-func Split(batch []byte, mixed bool, take func(Request, error)) (half bool) {
-	var r Request
-	var err error
-	open := false
-	start := 0 // of the request in batch
+// Clients that do not write in one piece may come to lie between each other. No line
+// is taken for one of another's request: an END with the digest of what stands before
+// it does not fit then, and a request without a digest is taken only where no other
+// begins before its end, nor did within the time of Doubt.
+type Splitter struct {
+	r     Request
+	err   error
+	open  bool
+	text  []byte    // lines of r
+	since time.Time // of the first line of r
+	mixed time.Time // when a request last began inside another
+}
+
+// Doubt is how long a request that was begun and not ended makes others suspect that
+// have no digest. Who writes line by line is done long before.
+const Doubt = time.Second
+
+// Split takes what one read(2) gave and hands each request to take, in their order.
+// One that does not hold to the protocol comes with an error and what was read of it.
+// A line without its end is dropped: the kernel cuts none of a request in one piece.
+func (s *Splitter) Split(batch []byte, now time.Time, take func(Request, error)) {
 	done := func(e error) {
-		if err == nil {
-			err = e
+		if s.err == nil {
+			s.err = e
 		}
-		take(r, err)
-		open = false
+		take(s.r, s.err)
+		*s = Splitter{mixed: s.mixed}
 	}
-	for at := 0; at < len(batch); {
-		l, _, whole := bytes.Cut(batch[at:], []byte("\n"))
+	if s.open && now.Sub(s.since) > Doubt {
+		s.mixed = now
+		done(ErrPieces)
+	}
+	for {
+		l, rest, whole := bytes.Cut(batch, []byte("\n"))
 		if !whole {
-			break // a line without its end
+			return
 		}
-		text := batch[start:at]
-		at += len(l) + 1
+		batch = rest
 		if command, ok := header(l); ok {
-			if open {
-				mixed, half = true, true
+			if s.open {
+				s.mixed = now
 				done(ErrPieces)
 			}
-			r, err, start, open = Request{Command: command}, nil, at-len(l)-1, true
+			s.r, s.open, s.since = Request{Command: command}, true, now
 			if !validCommand(command) {
-				r.Command, err = "", ErrGarbled
+				s.r.Command, s.err = "", ErrGarbled
 			}
-			continue
 		}
-		if !open {
+		if !s.open {
 			continue
 		}
 		if sum, end := ending(l); end {
 			switch {
-			case sum == "" && (mixed || at-start > MaxMessage):
+			case sum == "" && (now.Sub(s.mixed) < Doubt || len(s.text) > MaxMessage):
 				done(ErrPieces)
-			case sum != "" && sum != digest(text):
+			case sum != "" && sum != digest(s.text):
 				done(ErrPieces)
-			case r.Answer == "":
+			case s.r.Answer == "":
 				done(ErrGarbled)
 			default:
 				done(nil)
 			}
 			continue
 		}
-		if err != nil {
-			continue
-		}
-		if err = r.line(l); at-start > MaxMessage {
-			err = ErrLong
+		switch {
+		case s.err != nil:
+		case len(s.text)+len(l) >= MaxMessage:
+			s.err = ErrLong
+		default:
+			s.text = append(append(s.text, l...), '\n')
+			s.err = s.r.line(l)
 		}
 	}
-	if open {
-		half = true
-		done(ErrPieces)
-	}
-	return half
 }
 
 // ending reads `END` or `END DIGEST`.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // plain is a request as a person writes it: without the number of bytes.
@@ -25,11 +26,12 @@ func plain(command string, args ...string) string {
 type got struct {
 	requests []string // command and arguments of what is taken
 	refused  []string
-	half     bool
 }
 
-func split(batch string, mixed bool) (g got) {
-	g.half = Split([]byte(batch), mixed, func(r Request, err error) {
+var now = time.Unix(1e9, 0)
+
+func (g *got) read(s *Splitter, batch string, now time.Time) {
+	s.Split([]byte(batch), now, func(r Request, err error) {
 		s := strings.Join(append([]string{r.Command}, r.Args...), " ")
 		if err == nil {
 			g.requests = append(g.requests, s)
@@ -37,6 +39,13 @@ func split(batch string, mixed bool) (g got) {
 			g.refused = append(g.refused, s)
 		}
 	})
+}
+
+func split(batches ...string) (g got) {
+	var s Splitter
+	for _, b := range batches {
+		g.read(&s, b, now)
+	}
 	return g
 }
 
@@ -48,10 +57,11 @@ func (g got) want(t *testing.T, requests ...string) {
 }
 
 func TestAWholeRequestIsTaken(t *testing.T) {
-	split(plain("squeue", "-a", "", "x y\n"), false).want(t, "squeue -a  x y\n")
-	split(plain("squeue")+plain("sinfo", "-N"), false).want(t, "squeue", "sinfo -N")
+	split(plain("squeue", "-a", "", "x y\n")).want(t, "squeue -a  x y\n")
+	split(plain("squeue")+plain("sinfo", "-N")).want(t, "squeue", "sinfo -N")
 	// What is not known is ignored, also between the lines.
-	split("garbage\n\x00\xff\n"+strings.Replace(plain("squeue", "1"), "CWD", "COLOUR green\nARGS YQ==\nCWD", 1)+"ARG YQ==\nEND\n", false).want(t, "squeue 1")
+	split(strings.SplitAfter(plain("squeue", "-a", "b"), "\n")...).want(t, "squeue -a b")
+	split("garbage\n\x00\xff\n"+strings.Replace(plain("squeue", "1"), "CWD", "COLOUR green\nARGS YQ==\nCWD", 1)+"ARG YQ==\nEND\n").want(t, "squeue 1")
 }
 
 func TestAGarbledRequestIsRefused(t *testing.T) {
@@ -72,14 +82,14 @@ func TestAGarbledRequestIsRefused(t *testing.T) {
 		"empty digest":       strings.Replace(base, "END", "END ", 1),
 		"too long":           plain("squeue", strings.Repeat("x", MaxMessage)),
 	} {
-		if g := split(batch, false); len(g.requests) != 0 {
+		if g := split(batch); len(g.requests) != 0 {
 			t.Errorf("%s: taken: %q", name, g.requests)
 		}
 		// The next one is not harmed, if only it has a digest.
 		if name == "end cut" {
 			continue // by the empty line that the next one begins with it is whole
 		}
-		split(batch+string(Request{Command: "sinfo", Answer: Answers + "/b"}.Marshal()), false).want(t, "sinfo")
+		split(batch+string(Request{Command: "sinfo", Answer: Answers + "/b"}.Marshal())).want(t, "sinfo")
 	}
 }
 
@@ -90,7 +100,7 @@ func TestMarshalIsTheInverse(t *testing.T) {
 		{Command: "sbatch", Answer: Answers + "/a", Body: Answers + "/b", HasScript: true},
 	} {
 		n := 0
-		Split(r.Marshal(), true, func(back Request, err error) {
+		new(Splitter).Split(r.Marshal(), now, func(back Request, err error) {
 			n++
 			back.text = 0
 			if len(back.Script) == 0 {
@@ -133,15 +143,10 @@ func TestLinesOfClientsNeverMix(t *testing.T) {
 				batches = append(batches, "")
 			}
 		}
-		mixed := false
-		for _, b := range batches {
-			g := split(b, mixed)
-			for _, r := range g.requests {
-				if !sent[r] {
-					t.Fatalf("round %d: %q was sent by nobody; batches %q", round, r, batches)
-				}
+		for _, r := range split(batches...).requests {
+			if !sent[r] {
+				t.Fatalf("round %d: %q was sent by nobody; batches %q", round, r, batches)
 			}
-			mixed = mixed || g.half
 		}
 	}
 }
@@ -150,7 +155,15 @@ func TestLinesOfClientsNeverMix(t *testing.T) {
 func TestAWholeRequestIsTakenAmongHalves(t *testing.T) {
 	whole := string(Request{Command: "sinfo", Args: []string{"-N"}, Answer: Answers + "/b"}.Marshal())
 	for _, before := range []string{"x", Version + " squeue", Version + " squeue\nARG YQ==\n", Version + " squeue\nARG Y", strings.Repeat("\x00", 70000), plain("squeue")[:60]} {
-		split(before+whole+before, true).want(t, "sinfo -N")
+		split(before+whole+before).want(t, "sinfo -N")
+		split(before, whole).want(t, "sinfo -N")
+		// Without a digest it is taken when the other has had its time.
+		var s Splitter
+		var g got
+		g.read(&s, before, now)
+		g.read(&s, "\n", now.Add(2*Doubt))
+		g.read(&s, plain("squeue"), now.Add(4*Doubt))
+		g.want(t, "squeue")
 	}
 }
 
@@ -198,15 +211,15 @@ func TestOnlyNamesInTheAnswerFolder(t *testing.T) {
 }
 
 func FuzzSplit(f *testing.F) {
-	f.Add([]byte(plain("squeue", "-a")), false)
-	f.Add([]byte(plain("squeue")[:40]+plain("sbatch", "--wrap=x")), true)
-	f.Add(Request{Command: "sbatch", Answer: Answers + "/a", Body: Answers + "/b", Script: []byte("#!/bin/sh\n"), HasScript: true}.Marshal(), true)
-	f.Add([]byte(Version+" reload\nEND\n"), false)
-	f.Add([]byte(Version+" \nARG\nARG \nARG AA==\nCWD =\nEND 9999999999999999999\nEND -1\n"), false)
-	f.Fuzz(func(t *testing.T, batch []byte, mixed bool) {
+	f.Add([]byte(plain("squeue", "-a")))
+	f.Add([]byte(plain("squeue")[:40] + plain("sbatch", "--wrap=x")))
+	f.Add(Request{Command: "sbatch", Answer: Answers + "/a", Body: Answers + "/b", Script: []byte("#!/bin/sh\n"), HasScript: true}.Marshal())
+	f.Add([]byte(Version + " reload\nEND\n"))
+	f.Add([]byte(Version + " \nARG\nARG \nARG AA==\nCWD =\nEND 9999999999999999999\nEND -1\n"))
+	f.Fuzz(func(t *testing.T, batch []byte) {
 		heads := bytes.Count(append([]byte("\n"), batch...), []byte("\n"+Version+" "))
 		n := 0
-		Split(batch, mixed, func(r Request, err error) {
+		new(Splitter).Split(batch, now, func(r Request, err error) {
 			if n++; n > heads {
 				t.Fatalf("more requests than first lines")
 			}
@@ -215,7 +228,7 @@ func FuzzSplit(f *testing.F) {
 			}
 			// What is taken is what Marshal writes of it, and it comes back.
 			m := r.Marshal()
-			Split(m, true, func(back Request, err error) {
+			new(Splitter).Split(m, now, func(back Request, err error) {
 				if len(m) > MaxMessage {
 					return
 				}
