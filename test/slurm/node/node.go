@@ -6,6 +6,7 @@ package node
 import (
 	"bytes"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,47 +25,80 @@ import (
 
 // A Node is a running Slurm.
 type Node struct {
-	T    testing.TB
 	Dir  string // below /run: slurm.conf, sockets, spools, logs
 	Conf string // for SLURM_CONF
 	Name string // of the node
+
+	daemons []*daemon
 }
 
-// Env are the variables that lead Slurm's commands to the node.
-func (n *Node) Env() []string { return []string{"SLURM_CONF=" + n.Conf} }
+type daemon struct {
+	cmd *exec.Cmd
+	out bytes.Buffer
+}
 
-// Start starts Slurm and waits until the node takes jobs. It ends with the test.
-// More lines for slurm.conf can be given.
-func Start(t testing.TB, lines ...string) *Node {
+var shared struct {
+	sync.Once
+	n   *Node
+	err error
+}
+
+// Shared is the one node of a test process, started when first asked for. Give
+// Stop to harness.Main.
+func Shared(t testing.TB) *Node {
 	t.Helper()
 	harness.Need(t, os.Getuid() == 0, "slurmd needs root")
 	for _, p := range []string{"munged", "slurmctld", "slurmd", "sbatch"} {
 		_, err := exec.LookPath(p)
 		harness.Need(t, err == nil, p+" is not installed: run test/deps")
 	}
-	munge, err := user.Lookup("munge")
-	harness.Need(t, err == nil, "there is no user munge: run test/deps")
+	shared.Do(func() { shared.n, shared.err = start() })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.n
+}
 
+// Stop ends the shared node.
+func Stop() {
+	if shared.n != nil {
+		shared.n.stop()
+	}
+}
+
+// Env are the variables that lead Slurm's commands to the node.
+func (n *Node) Env() []string { return []string{"SLURM_CONF=" + n.Conf} }
+
+// Root runs one of Slurm's commands as root and returns its standard output.
+func (n *Node) Root(name string, args ...string) string {
+	c := exec.Command(name, args...)
+	c.Env = append(os.Environ(), n.Env()...)
+	out, _ := c.Output()
+	return string(out)
+}
+
+// start starts Slurm and waits until the node takes jobs.
+func start() (n *Node, err error) {
+	munge, err := user.Lookup("munge")
+	if err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("/run", "asb-slurm.")
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, f := range []string{"slurmctld.log", "slurmd.log"} {
-				data, _ := os.ReadFile(filepath.Join(dir, f))
-				t.Logf("%s:\n%s", f, data[max(0, len(data)-4096):])
-			}
-		}
-		os.RemoveAll(dir)
-	})
-	os.Chmod(dir, 0o755)
 	name, err := os.Hostname()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	name, _, _ = strings.Cut(name, ".")
-	n := &Node{T: t, Dir: dir, Conf: filepath.Join(dir, "slurm.conf"), Name: name}
+	n = &Node{Dir: dir, Conf: filepath.Join(dir, "slurm.conf"), Name: name}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, n.said())
+			n.stop()
+		}
+	}()
 
 	// munged wants its folder and key to be its own.
 	mdir := filepath.Join(dir, "munge")
@@ -71,12 +106,10 @@ func Start(t testing.TB, lines ...string) *Node {
 	gid, _ := strconv.Atoi(munge.Gid)
 	key := make([]byte, 128)
 	rand.Read(key)
-	must(t, os.Mkdir(mdir, 0o755))
-	must(t, os.WriteFile(filepath.Join(mdir, "key"), key, 0o600))
-	must(t, os.Chown(mdir, uid, gid))
-	must(t, os.Chown(filepath.Join(mdir, "key"), uid, gid))
-
-	ports := freePorts(t, 2)
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
 	conf := []string{
 		"ClusterName=asb", "SlurmUser=root", "SlurmdUser=root",
 		"SlurmctldHost=" + name + "(127.0.0.1)",
@@ -88,86 +121,94 @@ func Start(t testing.TB, lines ...string) *Node {
 		"ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "MpiDefault=none",
 		"SelectType=select/cons_tres", "SelectTypeParameters=CR_Core", "JobAcctGatherType=jobacct_gather/none",
 		"AccountingStorageType=accounting_storage/none", "ReturnToService=2", "InactiveLimit=0", "KillWait=2",
-		"SchedulerParameters=defer_batch,sched_min_interval=0,batch_sched_delay=0", "PropagateResourceLimits=NONE",
+		"SchedulerParameters=batch_sched_delay=0", "PropagateResourceLimits=NONE",
 		// More CPUs than the machine has: the tests' jobs mostly wait.
 		"SlurmdParameters=config_overrides",
 		"NodeName=" + name + " NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN",
 		"PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4",
 	}
-	conf = append(conf, lines...)
-	must(t, os.WriteFile(n.Conf, []byte(strings.Join(conf, "\n")+"\n"), 0o644))
-	for _, d := range []string{"state", "spool"} {
-		must(t, os.Mkdir(filepath.Join(dir, d), 0o755))
+	if err := errors.Join(
+		os.Chmod(dir, 0o755),
+		os.Mkdir(dir+"/state", 0o755), os.Mkdir(dir+"/spool", 0o755), os.Mkdir(mdir, 0o755),
+		os.WriteFile(mdir+"/key", key, 0o600),
+		os.Chown(mdir, uid, gid), os.Chown(mdir+"/key", uid, gid),
+		os.WriteFile(n.Conf, []byte(strings.Join(conf, "\n")+"\n"), 0o644),
+	); err != nil {
+		return nil, err
 	}
 
-	n.daemon(&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, "munged", "--foreground", "--key-file="+mdir+"/key", "--socket="+mdir+"/socket",
-		"--pid-file="+mdir+"/pid", "--log-file="+mdir+"/log", "--seed-file="+mdir+"/seed")
-	harness.Eventually(t, "munged's socket", func() bool {
-		_, err := os.Stat(mdir + "/socket")
-		return err == nil
-	})
-	n.daemon(nil, "slurmctld", "-D")
-	n.daemon(nil, "slurmd", "-D", "-N", name)
-	harness.Eventually(t, "an idle node", func() bool {
-		return strings.TrimSpace(n.Root("sinfo", "-h", "-o", "%t")) == "idle"
-	})
-	return n
+	if err := n.daemon(&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, "munged", "--foreground", "--key-file="+mdir+"/key", "--socket="+mdir+"/socket",
+		"--pid-file="+mdir+"/pid", "--log-file="+mdir+"/log", "--seed-file="+mdir+"/seed"); err != nil {
+		return nil, err
+	}
+	if !within30s(func() bool { _, err := os.Stat(mdir + "/socket"); return err == nil }) {
+		return nil, errors.New("munged makes no socket")
+	}
+	if err := errors.Join(n.daemon(nil, "slurmctld", "-D"), n.daemon(nil, "slurmd", "-D", "-N", name)); err != nil {
+		return nil, err
+	}
+	if !within30s(func() bool { return strings.TrimSpace(n.Root("sinfo", "-h", "-o", "%t")) == "idle" }) {
+		return nil, errors.New("the node does not become idle")
+	}
+	return n, nil
 }
 
-// Root runs one of Slurm's commands as root and returns its standard output.
-func (n *Node) Root(name string, args ...string) string {
-	c := exec.Command(name, args...)
-	c.Env = append(os.Environ(), n.Env()...)
-	out, _ := c.Output()
-	return string(out)
-}
-
-// daemon starts a program that ends with the test.
-func (n *Node) daemon(cred *syscall.Credential, name string, args ...string) {
-	n.T.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		n.T.Fatal(err)
-	}
-	c := exec.Command(path, args...)
-	c.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, n.Env()...)
-	c.Dir = n.Dir
-	var out bytes.Buffer
-	c.Stdout, c.Stderr = &out, &out
-	c.WaitDelay = time.Second
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: cred, Setpgid: true}
-	if err := c.Start(); err != nil {
-		n.T.Fatal(err)
-	}
-	n.T.Cleanup(func() {
-		c.Process.Signal(syscall.SIGTERM)
-		kill := time.AfterFunc(10*time.Second, func() { c.Process.Kill() })
-		c.Wait()
-		kill.Stop()
-		if n.T.Failed() {
-			n.T.Logf("%s said: %s", name, out.Bytes()[max(0, out.Len()-2048):])
+func within30s(cond func() bool) bool {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if cond() {
+			return true
 		}
-	})
+	}
+	return false
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+// daemon starts a program that stop ends.
+func (n *Node) daemon(cred *syscall.Credential, name string, args ...string) error {
+	d := &daemon{cmd: exec.Command(name, args...)}
+	d.cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, n.Env()...)
+	d.cmd.Dir = n.Dir
+	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out
+	d.cmd.WaitDelay = time.Second
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred, Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := d.cmd.Start(); err != nil {
+		return err
 	}
+	n.daemons = append(n.daemons, d)
+	return nil
+}
+
+func (n *Node) stop() {
+	n.Root("scancel", "--full", "--signal=KILL", "--partition=main")
+	for i := len(n.daemons) - 1; i >= 0; i-- {
+		d := n.daemons[i]
+		d.cmd.Process.Signal(syscall.SIGTERM)
+		kill := time.AfterFunc(10*time.Second, func() { d.cmd.Process.Kill() })
+		d.cmd.Wait()
+		kill.Stop()
+	}
+	n.daemons = nil
+	os.RemoveAll(n.Dir)
+}
+
+// said is the ends of the logs.
+func (n *Node) said() string {
+	var b strings.Builder
+	for _, f := range []string{"slurmctld.log", "slurmd.log", "munge/log"} {
+		data, _ := os.ReadFile(filepath.Join(n.Dir, f))
+		fmt.Fprintf(&b, "%s: %s\n", f, data[max(0, len(data)-2048):])
+	}
+	return b.String()
 }
 
 // freePorts are ports nobody listens on at the moment.
-func freePorts(t testing.TB, n int) []string {
-	t.Helper()
-	var ports []string
+func freePorts(n int) (ports []string, err error) {
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		defer l.Close()
 		ports = append(ports, fmt.Sprint(l.Addr().(*net.TCPAddr).Port))
 	}
-	return ports
+	return ports, nil
 }
