@@ -174,7 +174,7 @@ func (c *call) scontrolJobs(flags *set, key string, words []string) int {
 // opens what they name itself.
 var updates = map[string]func(string) error{
 	"account": name, "arraytaskthrottle": number, "comment": text, "cpuspertask": number, "cpus/task": number, "deadline": date, "dependency": dependency,
-	"excnodelist": optionally(hosts), "features": feature, "gres": tres, "jobname": text, "licenses": tres, "mincpusnode": number, "minmemorycpu": size,
+	"excnodelist": optionally(hosts), "features": feature, "gres": tres, "jobname": text, "licenses": licenses, "mincpusnode": number, "minmemorycpu": size,
 	"minmemorynode": size, "name": text, "nice": nice, "nodelist": hosts, "numcpus": count, "numnodes": count, "numtasks": number, "partition": names,
 	"priority": oneOf("0"), "qos": name, "reqnodelist": optionally(hosts), "requeue": oneOf("0", "1"), "reservation": name, "reservationname": name,
 	"starttime": date, "timelimit": like(`[+-]?([0-9]{1,9}(-[0-9]{1,4})?(:[0-9]{1,4}){0,2})|(?i:unlimited)`, "a time"), "timemin": span,

@@ -10,9 +10,10 @@ import (
 type arity int
 
 const (
-	none     arity = iota
-	required       // --x=v, --x v, -xv, -x v
-	optional       // --x, --x=v, -x, -xv
+	none      arity = iota
+	required        // --x=v, --x v, -xv, -x v
+	optional        // --x, --x=v, -x, -xv
+	following       // optional, or the next word where that is no flag, as squeue has it
 )
 
 // A flag is one that a Slurm command knows. What is in no table is refused like
@@ -145,11 +146,11 @@ func (t table) parse(args []string, stop bool) (*set, []string, error) {
 			if inline {
 				v = &value
 			}
-			if v == nil && f.refused == "" && f.arg == required {
-				if len(args) == 0 {
-					return nil, nil, refuse("", "option %s needs a value", quote(shown))
+			var err error
+			if v == nil {
+				if v, args, err = f.next(shown, args); err != nil {
+					return nil, nil, err
 				}
-				v, args = &args[0], args[1:]
 			}
 			if err := t.add(s, f, shown, v); err != nil {
 				return nil, nil, err
@@ -162,22 +163,17 @@ func (t table) parse(args []string, stop bool) (*set, []string, error) {
 					return nil, nil, refuse("write flags with their long names, as the command's man page has them", "there is no option %s in the sandbox", quote(shown))
 				}
 				var v *string
-				last := f.refused != "" || f.arg != none
-				if last && f.refused == "" {
-					if tail := a[i+1:]; tail != "" {
-						v = &tail
-					} else if f.arg == required {
-						if len(args) == 0 {
-							return nil, nil, refuse("", "option %s needs a value", quote(shown))
-						}
-						v, args = &args[0], args[1:]
+				if tail := a[i+1:]; tail != "" && f.arg != none {
+					v = &tail
+					i = len(a)
+				} else if tail == "" {
+					var err error
+					if v, args, err = f.next(shown, args); err != nil {
+						return nil, nil, err
 					}
 				}
 				if err := t.add(s, f, shown, v); err != nil {
 					return nil, nil, err
-				}
-				if last {
-					break
 				}
 			}
 		default:
@@ -188,6 +184,19 @@ func (t table) parse(args []string, stop bool) (*set, []string, error) {
 		}
 	}
 	return s, rest, nil
+}
+
+// next takes the value of a flag from the words after it, where it has one there.
+func (f *flag) next(shown string, args []string) (v *string, rest []string, err error) {
+	switch {
+	case f.refused != "" || f.arg == none || f.arg == optional:
+		return nil, args, nil
+	case f.arg == required && len(args) == 0:
+		return nil, nil, refuse("", "option %s needs a value", quote(shown))
+	case f.arg == following && (len(args) == 0 || strings.HasPrefix(args[0], "-")):
+		return nil, args, nil
+	}
+	return &args[0], args[1:], nil
 }
 
 func (t table) add(s *set, f *flag, shown string, v *string) error {

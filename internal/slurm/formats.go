@@ -6,13 +6,12 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // queueFormat checks squeue's --format: text and %[.][width]LETTER. The word all
 // is squeue's for every field there is, comments of any width among them.
 func queueFormat(v string) error {
-	if strings.Contains(strings.ToLower(v), "%all") {
+	if allRE.MatchString(v) {
 		return errors.New("name the fields: %all is not for the sandbox")
 	}
 	if !formatRE.MatchString(v) {
@@ -20,6 +19,8 @@ func queueFormat(v string) error {
 	}
 	return nil
 }
+
+var allRE = regexp.MustCompile(`(?i)%\.?[0-9]*all`)
 
 var formatRE = regexp.MustCompile(`\A(?:[^%]|%\.?[0-9]{0,4}[A-Za-z])*\z`)
 
@@ -100,16 +101,15 @@ func showComments(out string) string {
 	})
 }
 
-// pad cuts and fills a field as Slurm does.
+// pad cuts and fills a field as Slurm does, by bytes.
 func pad(s, width string, right bool) string {
 	w, err := strconv.Atoi(width)
 	if err != nil || w == 0 {
 		return s
 	}
-	n := utf8.RuneCountInString(s)
-	switch {
+	switch n := len(s); {
 	case n > w:
-		return string([]rune(s)[:w])
+		return s[:w]
 	case right:
 		return strings.Repeat(" ", w-n) + s
 	default:

@@ -54,14 +54,15 @@ func oneOf(words ...string) func(string) error {
 var (
 	number = like(`[0-9]{1,10}`, "a number")
 	// Counts: min-max, with k and m as nodes have them.
-	count   = like(`[0-9]{1,10}[kKmM]?(-[0-9]{1,10}[kKmM]?)?`, "a count")
-	size    = like(`[0-9]{1,15}([kKmMgGtT][bB]?)?`, "a size")
-	span    = like(`[0-9]{1,9}(-[0-9]{1,4})?(:[0-9]{1,4}){0,2}|(?i:unlimited|infinite)`, "a time")
-	date    = like(`[0-9A-Za-z][0-9A-Za-z:+/.-]{0,63}`, "a date")
-	name    = like(`[0-9A-Za-z_][0-9A-Za-z_.@+-]*`, "a name")
-	names   = like(`[0-9A-Za-z_][0-9A-Za-z_.@+-]*(,[0-9A-Za-z_][0-9A-Za-z_.@+-]*)*`, "a list of names")
-	feature = like(`[0-9A-Za-z_.,&|*()\[\]!:@+-]+`, "a list of features")
-	tres    = like(`[0-9A-Za-z_][0-9A-Za-z_.,:=()*/-]*`, "a list of resources")
+	count    = like(`[0-9]{1,10}[kKmM]?(-[0-9]{1,10}[kKmM]?)?`, "a count")
+	size     = like(`[0-9]{1,15}([kKmMgGtT][bB]?)?`, "a size")
+	span     = like(`[0-9]{1,9}(-[0-9]{1,4})?(:[0-9]{1,4}){0,2}|(?i:unlimited|infinite)`, "a time")
+	date     = like(`[0-9A-Za-z][0-9A-Za-z:+/.-]{0,63}`, "a date")
+	name     = like(`[0-9A-Za-z_][0-9A-Za-z_.@+-]*`, "a name")
+	names    = like(`[0-9A-Za-z_][0-9A-Za-z_.@+-]*(,[0-9A-Za-z_][0-9A-Za-z_.@+-]*)*`, "a list of names")
+	feature  = like(`[0-9A-Za-z_.,&|*()\[\]!:@+-]+`, "a list of features")
+	tres     = like(`[0-9A-Za-z_][0-9A-Za-z_.,:=()*/-]*`, "a list of resources")
+	licenses = like(`[0-9A-Za-z_][0-9A-Za-z_.@,:|;-]*`, "a list of licenses")
 	// A host list with a slash is the name of a file that the real command reads.
 	hosts  = like(`[0-9A-Za-z_][0-9A-Za-z_.,*\[\]:-]*`, "a list of nodes")
 	shape  = like(`[0-9*]{1,6}(-[0-9]{1,6})?(:[0-9*]{1,6}(-[0-9]{1,6})?){0,2}`, "sockets:cores:threads")

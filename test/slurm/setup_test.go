@@ -59,6 +59,8 @@ type client struct {
 	scope    string
 	cwd      string
 	env      []string
+
+	first string // job of the test
 }
 
 func newClient(t *testing.T) *client {
