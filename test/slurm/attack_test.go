@@ -154,7 +154,7 @@ func TestNothingOfTheClientsRunsOutside(t *testing.T) {
 			os.Remove(mark)
 		}
 	}
-	c.in("#!/bin/sh\n#SBATCH --wait\n#>"+prog+"\nexec "+prog+"\n").run("sbatch")
+	c.in("#!/bin/sh\n#SBATCH --wait\n#>" + prog + "\nexec " + prog + "\n").run("sbatch")
 	c.in("#!"+prog+"\n#SBATCH --wait\n").run("sbatch", "--wait")
 	if exists(mark) {
 		t.Error("a script left the sandbox")

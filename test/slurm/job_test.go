@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"agent-sandbox/test/harness"
 )
 
 // want fails unless the text is as wanted.
@@ -233,4 +235,31 @@ func TestTheEnvironmentIsTheSessions(t *testing.T) {
 	contains(t, "the output", c.read("o"), "yes,a=b,true,/nothere.so,\n")
 	contains(t, "the job", job, "JobName=wrap", "TimeLimit=UNLIMITED")
 	want(t, "what the launcher said", c.said(id), "")
+}
+
+func TestAStepInAJobIsTheJobs(t *testing.T) {
+	c := newClient(t)
+	job := c.submit("-n2", "--wrap=sleep 600")
+	other := c.submitPlain("--wrap=sleep 600")
+	harness.Eventually(t, "running jobs", func() bool { return c.state(job)+c.state(other) == "RUNNINGRUNNING" })
+	c.env = []string{"SLURM_JOB_ID=" + job, "SLURM_NTASKS=2"}
+	r := c.run("srun", "sh", "-c", "echo $SLURM_JOB_ID.$SLURM_STEP_ID.$SLURM_PROCID.$SANDBOX_ACTIVE")
+	contains(t, "the output", r.Stdout, job+".0.0.1\n", job+".0.1.1\n")
+	if r := c.run("srun", "--jobid="+other, "true"); r.Code == 0 {
+		t.Errorf("a step in a job outside: %+v", r)
+	}
+	c.env = nil
+	contains(t, "a step by number", c.run("srun", "--jobid="+job, "-n1", "sh", "-c", "echo $SLURM_JOB_ID").Stdout, job+"\n")
+	c.submit("--dependency=afterany:"+job, "--wrap=true")
+}
+
+func TestASignalReachesTheScript(t *testing.T) {
+	c := newClient(t)
+	job := c.in("#!/bin/bash\ntrap 'echo got >>sig; exit 0' USR1\ntouch ready\nwhile :; do sleep 0.1; done\n").submit()
+	harness.Eventually(t, "a ready job", func() bool { return exists(c.Project + "/ready") })
+	if r := c.run("scancel", "--batch", "--signal=USR1", job); r.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+	c.ended(job)
+	want(t, "what the script did", c.read("sig"), "got\n")
 }
