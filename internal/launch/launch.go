@@ -20,6 +20,7 @@ import (
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/environ"
+	"agent-sandbox/internal/helper"
 	"agent-sandbox/internal/host"
 	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/landlock"
@@ -80,9 +81,6 @@ func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, war
 // unavailable refuses what is asked for as a protection and not in this version.
 func (r *run) unavailable() error {
 	s := r.settings()
-	if s.Scalar("CHAPERON") == "on" {
-		return cli.WithHint(errors.New("CHAPERON=on cannot be had: this version has no Slurm proxy"), "set CHAPERON=off: Slurm is then out of reach of the sandbox")
-	}
 	if s.Scalar("NETWORK_MAIL_BLOCK") == "on" && s.Scalar("NETWORK_FILTER_MODE") != "isolated" {
 		return cli.WithHint(errors.New("NETWORK_MAIL_BLOCK=on cannot be had in this version"), "set NETWORK_FILTER_MODE=isolated, which closes all ports, or NETWORK_MAIL_BLOCK=auto")
 	}
@@ -99,8 +97,9 @@ type run struct {
 	reg *session.Registry
 	id  string
 
-	warned map[string]bool                 // warnings that were printed
-	guard  func() (*keeper.Process, error) // waits for startGuard
+	warned   map[string]bool                 // warnings that were printed
+	guard    func() (*keeper.Process, error) // waits for startGuard
+	chaperon *helper.Process                 // nil where none runs
 }
 
 // warn prints a warning once.
@@ -126,6 +125,9 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 	}
 	if r.req.DryRun {
 		spec.DataDir = "SESSION.d" // made by a launch, beside its record
+		if r.Chaperon {
+			spec.Requests = "SESSION.chaperon"
+		}
 		fmt.Fprintln(stdout, bwrap.CommandLine(spec))
 		return cli.OK, nil
 	}
@@ -139,6 +141,10 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 				guard.Stop()
 			}
 		}()
+		if err := r.startChaperon(&spec); err != nil {
+			return 0, err
+		}
+		defer r.endChaperon()
 		if err := r.writeData(); err != nil {
 			return 0, err
 		}
@@ -248,6 +254,11 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 			return 0, err
 		}
 	}
+	if r.chaperon != nil {
+		if rec.Chaperon, err = session.ProcOf(r.chaperon.PID); err != nil {
+			return 0, err
+		}
+	}
 	if err := r.private(rec); err != nil {
 		return 0, err
 	}
@@ -258,6 +269,9 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 		return 0, fmt.Errorf("cannot write the session record: %w", err)
 	}
 	if err := guard.Watch(s.InitPidfd); err != nil {
+		return 0, err
+	}
+	if err := r.serveSlurm(s.InitPID); err != nil {
 		return 0, err
 	}
 	r.banner()
@@ -306,6 +320,9 @@ func (r *run) environ(backend string) []string {
 		}
 	}
 	env = agents.Environ(env, r.Config.Agents, r.User.Home)
+	if r.Chaperon {
+		env = slurmPath(env)
+	}
 	return append(env, "SANDBOX_ACTIVE=1", "SANDBOX_BACKEND="+backend, "SANDBOX_PROJECT_DIR="+r.Project)
 }
 
