@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"agent-sandbox/internal/host"
 )
 
 // maxScript is the largest script that Slurm takes as configured by default
@@ -169,19 +171,13 @@ func (c *call) job(flags *set, name string) (dir *os.File, j *job, err error) {
 // before the client's script runs: below the state folder, which no session
 // sees. Old ones are removed on the way.
 func (c *call) jobLog() string {
-	state := ""
-	for _, e := range c.s.Env {
-		n, v, _ := strings.Cut(e, "=")
-		switch {
-		case n == "XDG_STATE_HOME" && filepath.IsAbs(v):
-			state = v
-		case n == "HOME" && state == "" && filepath.IsAbs(v):
-			state = v + "/.local/state"
-		}
+	u, err := host.Current()
+	if err != nil {
+		return "/dev/null"
 	}
-	dir := filepath.Clean(state) + "/agent-sandbox/log"
+	dir := u.StateHome + "/agent-sandbox/log"
 	// Slurm takes a backslash as the end of patterns.
-	if state == "" || strings.ContainsAny(dir, "\\\n") {
+	if strings.ContainsAny(dir, "\\\n") {
 		return "/dev/null"
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -56,24 +56,27 @@ func (c *call) plainEnv() []string {
 	return env
 }
 
-// jobEnv is the environment of sbatch and srun, which becomes the job's: the
-// session's, without what would be taken as options. inJob keeps the variables
-// of the job that the session itself runs in.
+// jobEnv is the environment of sbatch and srun, which becomes the launcher's on the
+// node: the one that the session's own launcher had, less what the sandbox's
+// scrubbing took and what would be taken as options. The session's values are not
+// used: SANDBOX_ENV may point, say, LD_LIBRARY_PATH into the project for what
+// runs inside, and this runs outside. The launcher on the node applies it again.
+// inJob keeps the variables of the job that the session itself runs in.
 func (c *call) jobEnv(cwd string, inJob bool) []string {
-	var env []string
+	kept := map[string]bool{}
 	for _, e := range c.s.Env {
 		n, _, _ := strings.Cut(e, "=")
+		kept[n] = true
+	}
+	var env []string
+	for _, e := range os.Environ() {
+		n, _, _ := strings.Cut(e, "=")
 		job := slices.ContainsFunc(options, func(p string) bool { return strings.HasPrefix(n, p) })
-		if job && !inJob || n == "PWD" || slices.Contains(environ.Own, n) && n != "SANDBOX_BACKEND" {
-			continue
+		if n == "SLURM_CONF" || kept[n] && n != "PWD" && (!job || inJob) && !slices.Contains(environ.Own, n) {
+			env = append(env, e)
 		}
-		env = append(env, e)
 	}
-	env = append(env, "PWD="+cwd)
-	if v, ok := os.LookupEnv("SLURM_CONF"); ok {
-		env = append(env, "SLURM_CONF="+v)
-	}
-	return env
+	return append(env, "PWD="+cwd)
 }
 
 // A command is a real one, run outside.

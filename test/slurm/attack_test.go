@@ -145,6 +145,8 @@ func TestNothingOfTheClientsRunsOutside(t *testing.T) {
 		{"sbatch", "--wait", "evil.sh"},
 		{"sbatch", "--wait", "evil.sh", "x" + n + prog + n, "'" + n + prog + n + "'", "#>" + n + "#SBATCH --chdir=/"},
 		{"sbatch", "--wait", "-o", "$(" + prog + ")'`" + prog + "`%x", "-J", "$(" + prog + ")`" + prog + "`\"'", "--wrap", prog},
+		{"sbatch", "--wait", "evil.sh", "'$(" + prog + ")'", "'; " + prog + "; '"},
+		{"sbatch", "--wait", "-o", "'$(" + prog + ")'", "--export=ALL,A='$(" + prog + ")'", "-J", "'$(" + prog + ")'", "--wrap", "'$(" + prog + ")'"},
 		{"sbatch", "--wait", "--export=ALL,BASH_ENV=" + prog + ",ENV=" + prog + ",PATH=" + c.Project, "--wrap", prog},
 		{"sbatch", "--wait", "--comment", "$(" + prog + ")", "--wrap", "x" + n + "EOF" + n + "exit 125" + n + prog},
 	} {

@@ -237,6 +237,21 @@ func TestTheEnvironmentIsTheSessions(t *testing.T) {
 	want(t, "what the launcher said", c.said(id), "")
 }
 
+func TestTheSandboxsEnvironmentIsNotOutsides(t *testing.T) {
+	// What SANDBOX_ENV sets is for what runs inside: a library that the agent wrote
+	// would otherwise be loaded by sbatch, by the script's shell and by the launcher.
+	c := newClient(t)
+	c.Config("SANDBOX_ENV+=(LD_PRELOAD=" + c.Project + "/evil.so MARK=inside)\n")
+	sh := c.session()
+	want(t, "the session's environment", sh.Sh("echo $MARK"), "inside")
+	id := sbatch(t, sh, "sbatch -o o --wrap 'echo $MARK'")
+	job := c.n.Root("scontrol", "write", "batch_script", id, "-")
+	c.ended(id)
+	contains(t, "the job's output", c.read("o"), "inside\n")
+	want(t, "what was said outside", c.said(id), "")
+	contains(t, "the script", job, "#>")
+}
+
 func TestAStepInAJobIsTheJobs(t *testing.T) {
 	c := newClient(t)
 	job := c.submit("-n2", "--wrap=sleep 600")
