@@ -87,7 +87,9 @@ func (j *job) redirects(to string) string {
 
 // command is the launcher's command line for the job.
 func (j *job) command() []string {
-	words := []string{j.session.Launcher, "--project-dir", j.session.Project, "--", "/bin/sh", "-c", j.inside()}
+	// On a node without bwrap the launcher would choose another backend, and landlock
+	// leaves munge's socket open: the job would be less confined than the session.
+	words := []string{j.session.Launcher, "--project-dir", j.session.Project, "--backend", "bwrap", "--", "/bin/sh", "-c", j.inside()}
 	if j.step {
 		return words
 	}

@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -228,11 +229,11 @@ func TestALauncherThatFailsIsSeen(t *testing.T) {
 
 func TestTheEnvironmentIsTheSessions(t *testing.T) {
 	c := newClient(t)
-	c.env = []string{"KEPT=yes", "SBATCH_JOB_NAME=evil", "SBATCH_TIMELIMIT=3", "SLURM_TASK_PROLOG=/bin/true", "SBATCH_COMMENT=x", "SBATCH_EXPORT=NONE"}
-	id := c.submit("-o", "o", "--export=ALL,MINE=a=b,LD_PRELOAD=/nothere.so", "--wrap", `echo "$KEPT,$MINE,$SANDBOX_QUIET,$LD_PRELOAD,$SLURM_TASK_PROLOG"`)
+	c.env = []string{"KEPT=yes", "SBATCH_JOB_NAME=evil", "SBATCH_TIMELIMIT=3", "SLURM_TASK_PROLOG=/bin/true", "SBATCH_COMMENT=x", "SBATCH_EXPORT=NONE", "SANDBOX_BACKEND=landlock"}
+	id := c.submit("-o", "o", "--export=ALL,MINE=a=b,LD_PRELOAD=/nothere.so", "--wrap", `echo "$KEPT,$MINE,$SANDBOX_QUIET,$LD_PRELOAD,$SLURM_TASK_PROLOG,$SANDBOX_BACKEND"`)
 	job := c.n.Root("scontrol", "show", "job", id)
 	c.ended(id)
-	contains(t, "the output", c.read("o"), "yes,a=b,true,/nothere.so,\n")
+	contains(t, "the output", c.read("o"), "yes,a=b,true,/nothere.so,,bwrap\n")
 	contains(t, "the job", job, "JobName=wrap", "TimeLimit=UNLIMITED")
 	want(t, "what the launcher said", c.said(id), "")
 }
@@ -241,15 +242,22 @@ func TestTheSandboxsEnvironmentIsNotOutsides(t *testing.T) {
 	// What SANDBOX_ENV sets is for what runs inside: a library that the agent wrote
 	// would otherwise be loaded by sbatch, by the script's shell and by the launcher.
 	c := newClient(t)
+	mark := c.Home + "/escaped"
+	c.Write("proj/evil.c", `#include <fcntl.h>
+__attribute__((constructor)) static void f(void) { creat("`+mark+`", 0600); }
+`)
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", c.Project+"/evil.so", c.Project+"/evil.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	c.Config("SANDBOX_ENV+=(LD_PRELOAD=" + c.Project + "/evil.so MARK=inside)\n")
 	sh := c.session()
-	want(t, "the session's environment", sh.Sh("echo $MARK"), "inside")
-	id := sbatch(t, sh, "sbatch -o o --wrap 'echo $MARK'")
-	job := c.n.Root("scontrol", "write", "batch_script", id, "-")
-	c.ended(id)
-	contains(t, "the job's output", c.read("o"), "inside\n")
-	want(t, "what was said outside", c.said(id), "")
-	contains(t, "the script", job, "#>")
+	want(t, "the library inside", sh.Sh("echo $MARK; ls ~/escaped"), "inside\n"+mark)
+	c.ended(sbatch(t, sh, "sbatch -o o --wrap 'echo $MARK'"))
+	sh.Sh("srun true; squeue; scontrol show jobs; scancel -u $USER")
+	want(t, "the job's output", c.read("o"), "inside\n")
+	if exists(mark) {
+		t.Error("the library was loaded outside")
+	}
 }
 
 func TestAStepInAJobIsTheJobs(t *testing.T) {
