@@ -1,18 +1,21 @@
 package slurm
 
-import "strings"
-
-// ScriptArg says where sbatch would read its script from: the file path, or standard
-// input where that is empty. It reads none (ok false) with --wrap, where it only
-// shows a text, and where the arguments are refused anyway.
+// ScriptArg says where sbatch reads its script from with these arguments: the
+// file path, or standard input where path is empty. It is false where there is
+// none to read: with --wrap, --help and the like, and where the chaperon refuses
+// the arguments anyway.
 func ScriptArg(args []string) (path string, ok bool) {
-	for _, a := range args {
-		if strings.HasPrefix(a, "--wrap") || a == "--help" || a == "--version" {
+	flags, rest, err := tables["sbatch"].parse(args, true)
+	if err != nil {
+		return "", false
+	}
+	for _, n := range []string{"wrap", "help", "usage", "version"} {
+		if flags.has(n) {
 			return "", false
 		}
-		if !strings.HasPrefix(a, "-") {
-			return a, true
-		}
+	}
+	if len(rest) > 0 {
+		return rest[0], true
 	}
 	return "", true
 }
