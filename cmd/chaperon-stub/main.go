@@ -32,7 +32,7 @@ func main() { os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr)) }
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	name := filepath.Base(args[0])
 	p := cli.Printer{Name: name, W: stderr}
-	if !slices.Contains(relay.Names(), name) {
+	if !slices.Contains(relay.Commands, name) {
 		if cli.Common(args[1:], usage, stdout) {
 			return cli.OK
 		}
@@ -41,11 +41,16 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	r := relay.Request{Command: name, Args: args[1:]}
 	r.Cwd, _ = syscall.Getwd()
-	if name == "sbatch" {
-		if err := addScript(&r, stdin); err != nil {
-			p.Error(err)
-			return cli.Failed
-		}
+	var err error
+	switch name {
+	case "sbatch":
+		err = addScript(&r, stdin)
+	case "srun":
+		err = addInput(&r, stdin)
+	}
+	if err != nil {
+		p.Error(err)
+		return cli.Failed
 	}
 	exit, err := relay.Do(r, stdout, stderr)
 	if err != nil {
@@ -79,5 +84,23 @@ func addScript(r *relay.Request, stdin io.Reader) error {
 		return fmt.Errorf("cannot read the batch script from %s: %w", what, err)
 	}
 	r.Script, r.HasScript = script, true
+	return nil
+}
+
+// addInput reads what a file on standard input has for srun. A pipe may have no end
+// that comes before the command's.
+func addInput(r *relay.Request, stdin io.Reader) error {
+	f, ok := stdin.(*os.File)
+	if !ok {
+		return nil
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	input, err := sys.ReadLimited(f, relay.MaxScript)
+	if err != nil {
+		return fmt.Errorf("cannot read standard input: %w", err)
+	}
+	r.Script, r.HasScript = input, true
 	return nil
 }

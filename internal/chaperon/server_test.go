@@ -150,7 +150,7 @@ func (c *client) answer() (stdout, stderr, exit string) {
 
 func (w *world) probe(when string) {
 	w.t.Helper()
-	if _, errs, exit := w.ask(relay.Request{Command: "salloc"}).answer(); exit != "1" || !strings.Contains(errs, "use srun") {
+	if _, errs, exit := w.ask(relay.Request{Command: "sinfo"}).answer(); exit != "7" {
 		w.t.Errorf("%s: the next client gets %q, %q", when, errs, exit)
 	}
 }
@@ -257,8 +257,8 @@ func TestAFullTableHasRoomForTheNext(t *testing.T) {
 	}
 	// Those have begun to wait by now, or will within a moment.
 	for end := time.Now().Add(30 * time.Second); ; {
-		_, errs, _ := w.ask(relay.Request{Command: "salloc"}).answer()
-		if strings.Contains(errs, "use srun") {
+		_, errs, _ := w.ask(relay.Request{Command: "sh"}).answer()
+		if strings.Contains(errs, "not a command") {
 			break
 		}
 		if time.Now().After(end) {

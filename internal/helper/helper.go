@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,8 +34,8 @@ type Process struct {
 
 // Start executes the program at path with the arguments args, in a process group
 // of its own, since neither Ctrl-C nor a kill of the launcher's job may reach it.
-// It has no standard input and output. Its environment is the caller's.
-func Start(path string, args ...string) (*Process, error) {
+// It has no standard input and output.
+func Start(env []string, path string, args ...string) (*Process, error) {
 	if err := sys.CloexecFrom(3); err != nil {
 		return nil, err
 	}
@@ -59,8 +58,8 @@ func Start(path string, args ...string) (*Process, error) {
 		return nil, err
 	}
 	pid, err := syscall.ForkExec(path, append([]string{path}, args...), &syscall.ProcAttr{
-		Dir:   "/",                                                               // it must not keep the caller's file system busy
-		Env:   append(slices.DeleteFunc(os.Environ(), maxProcs), "GOMAXPROCS=1"), // it starts faster
+		Dir:   "/", // it must not keep the caller's file system busy
+		Env:   env,
 		Files: []uintptr{null.Fd(), null.Fd(), stderr.Fd(), FD: uintptr(theirs)},
 		Sys:   &syscall.SysProcAttr{Setpgid: true},
 	})
@@ -71,8 +70,6 @@ func Start(path string, args ...string) (*Process, error) {
 	}
 	return &Process{PID: pid, sock: ours, stderr: stderr}, nil
 }
-
-func maxProcs(e string) bool { return strings.HasPrefix(e, "GOMAXPROCS=") }
 
 // Send sends the helper a message of at most 64 bytes, and descriptors.
 func (p *Process) Send(data []byte, fds ...int) error { return sys.Send(p.sock, data, fds...) }

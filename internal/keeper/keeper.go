@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 
 	"agent-sandbox/internal/helper"
@@ -33,14 +34,18 @@ const (
 // A Process is a running keeper, as the launcher sees it.
 type Process struct{ *helper.Process }
 
-// Start executes the keeper at path with the arguments args.
+// Start executes the keeper at path with the arguments args. Its environment is the
+// caller's.
 func Start(path string, args ...string) (*Process, error) {
-	p, err := helper.Start(path, args...)
+	env := append(slices.DeleteFunc(os.Environ(), maxProcs), "GOMAXPROCS=1") // it starts faster
+	p, err := helper.Start(env, path, args...)
 	if err != nil {
 		return nil, err
 	}
 	return &Process{p}, nil
 }
+
+func maxProcs(e string) bool { return strings.HasPrefix(e, "GOMAXPROCS=") }
 
 // Expect tells the keeper, before bwrap is started, which socket the processes of
 // the sandbox will hold: the inode of it. Should the launcher go before Watch, the

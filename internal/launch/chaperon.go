@@ -34,7 +34,7 @@ func (r *run) startChaperon(spec *bwrap.Spec) error {
 	if err != nil {
 		return cli.WithHint(fmt.Errorf("cannot have the Slurm proxy: %w", err), "CHAPERON=off goes without; Slurm is then out of reach of the sandbox")
 	}
-	if r.chaperon, err = helper.Start(path, r.reg.File(r.id), spec.Init); err != nil {
+	if r.chaperon, err = helper.Start(os.Environ(), path, r.reg.File(r.id), spec.Init); err != nil {
 		return err
 	}
 	// Of its own: what the session's processes get is not the launcher's to keep open.

@@ -161,7 +161,7 @@ func (l *Layout) slurm() (*mountplan.Slurm, error) {
 	if err != nil {
 		return nil, cli.WithHint(fmt.Errorf("cannot have the Slurm proxy: %w", err), "CHAPERON=off goes without; Slurm is then out of reach of the sandbox")
 	}
-	p := &mountplan.Slurm{Stub: stub, Names: relay.Names()}
+	p := &mountplan.Slurm{Stub: stub, Names: relay.Commands}
 	if r := l.opts.Running; r != nil {
 		// Those of the launch, whose PATH may have been another.
 		for _, m := range r.Mounts {

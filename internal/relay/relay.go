@@ -16,8 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 )
@@ -51,24 +49,11 @@ const (
 	MaxLine    = 64 << 10
 )
 
-// Commands are those that are relayed.
-var Commands = []string{"sbatch", "srun", "squeue", "scancel", "scontrol", "sacct", "sinfo", "sstat", "sprio", "sshare", "sdiag"}
-
-// Refused are the commands that are answered with what to use instead.
-var Refused = map[string]string{
-	"salloc":   "an allocation would outlive its command's sandbox: use srun for one command, or sbatch for a script",
-	"sattach":  "it would connect to a job's terminal: run the job with srun, or read its output file",
-	"sbcast":   "it writes files on the nodes, outside the sandbox: copy them in the job script, to where the job may write",
-	"scrontab": "a job that comes again by itself is the user's to set up: use sbatch",
-	"scrun":    "it runs containers outside the sandbox: use srun",
-	"strigger": "a trigger runs a program outside the sandbox: use sbatch with a dependency on the job",
-	"sreport":  "it shows the jobs of other users: use sacct for the session's own",
-	"sacctmgr": "it shows and changes accounts: use sacct for the session's own jobs",
-}
-
-// Names are all names that the client program has in a session, sorted.
-func Names() []string {
-	return slices.Sorted(slices.Values(slices.AppendSeq(slices.Clone(Commands), maps.Keys(Refused))))
+// Commands are those of Slurm that a client has names for. Which of them do what they
+// do outside is package slurm's to say.
+var Commands = []string{
+	"sbatch", "srun", "squeue", "scancel", "scontrol", "sacct", "sinfo", "sstat", "sprio", "sshare", "sdiag",
+	"salloc", "sattach", "sbcast", "scrontab", "scrun", "strigger", "sreport", "sacctmgr",
 }
 
 // A Request is what a client asks for.

@@ -1,18 +1,12 @@
 package slurm
 
-// ScriptArg says where sbatch reads its script from with these arguments: the
-// file path, or standard input where path is empty. It is false where there is
-// none to read: with --wrap, --help and the like, and where the chaperon refuses
-// the arguments anyway.
+// ScriptArg says where sbatch would read its script from: the file path, or standard
+// input where that is empty. It reads none (ok false) with --wrap, where it only
+// shows a text, and where the arguments are refused anyway.
 func ScriptArg(args []string) (path string, ok bool) {
 	flags, rest, err := tables["sbatch"].parse(args, true)
-	if err != nil {
+	if err != nil || flags.has("wrap") || flags.has("help") || flags.has("usage") || flags.has("version") {
 		return "", false
-	}
-	for _, n := range []string{"wrap", "help", "usage", "version"} {
-		if flags.has(n) {
-			return "", false
-		}
 	}
 	if len(rest) > 0 {
 		return rest[0], true

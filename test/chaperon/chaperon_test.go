@@ -58,7 +58,7 @@ func (c *chaperoned) log() string {
 // served fails the test where the chaperon does not answer a client.
 func (c *chaperoned) served(after string) {
 	c.t.Helper()
-	if out := c.Sh("salloc -n1; echo $?"); !strings.Contains(out, "salloc: error: not available in the sandbox") || !strings.HasSuffix(out, "\n1") {
+	if out := c.Sh("salloc -n1; echo $?"); !strings.Contains(out, "salloc: error: salloc does not work in the sandbox") || !strings.HasSuffix(out, "\n1") {
 		c.t.Errorf("after %s: %q; log:\n%s", after, out, c.log())
 	}
 }
@@ -131,7 +131,7 @@ func TestHostileClients(t *testing.T) {
 func TestAThousandClientsAtOnce(t *testing.T) {
 	c := start(t, "")
 	out := c.Sh(`cd /tmp; for i in $(seq 1000); do salloc $i >$i 2>&1 & done; wait; cat [0-9]* | sort | uniq -c | sed 's/^ *//'`)
-	if !strings.HasPrefix(out, "1000 salloc: error: not available") || strings.Contains(out, "\n") {
+	if !strings.HasPrefix(out, "1000 salloc: error: salloc does not work") || strings.Contains(out, "\n") {
 		t.Errorf("%s", out)
 	}
 	if out := c.Sh("ls " + relay.Answers); out != "" {
@@ -145,7 +145,7 @@ func TestARequestByHand(t *testing.T) {
 	out := c.Sh(`mkfifo ` + relay.Answers + `/me; exec 5<>` + relay.Answers + `/me
 printf 'CHAPERON/1 sattach\nARG %s\nCWD %s\nANSWER %s\nEND\n' "$(echo -n 1 | base64)" "$(echo -n $PWD | base64)" "$(echo -n ` + relay.Answers + `/me | base64)" >` + relay.FIFO + `
 while read -r word value; do case $word in EXIT) echo "exit $value"; break;; STDOUT|STDERR) base64 -d <<<"$value";; esac; done <&5`)
-	if !strings.Contains(out, "sattach: error: not available in the sandbox") || !strings.HasSuffix(out, "exit 1") {
+	if !strings.Contains(out, "sattach: error: sattach does not work in the sandbox") || !strings.HasSuffix(out, "exit 1") {
 		t.Errorf("%q; %s", out, c.log())
 	}
 }
@@ -247,9 +247,9 @@ func TestSlurmItselfIsOutOfReach(t *testing.T) {
 	_, err := os.Stat("/usr/bin/sbatch")
 	harness.Need(t, err == nil, "Slurm is not installed: run make deps")
 	os.MkdirAll("/run/munge", 0o755)
-	for _, config := range []string{"", "READONLY_MOUNTS+=(/run)\n", "EXTRA_WRITABLE_PATHS+=(/run/munge)\n", "HOME_ACCESS=write\n"} {
+	for _, config := range []string{"", "READONLY_MOUNTS+=(/run/munge)\n", "EXTRA_WRITABLE_PATHS+=(/run/munge)\n", "HOME_ACCESS=write\n"} {
 		c := start(t, config)
-		for _, name := range relay.Names() {
+		for _, name := range relay.Commands {
 			for _, path := range []string{name, "/usr/bin/" + name, "/bin/" + name} {
 				if _, err := os.Stat("/usr/bin/" + name); err != nil && path != name {
 					continue
@@ -291,7 +291,7 @@ func TestReloadTellsTheChaperon(t *testing.T) {
 	c.Exit()
 	c = session_(c.u)
 	c.served("the start")
-	c.u.Config("CHAPERON=on\nREADONLY_MOUNTS+=(\"$HOME/extra\")\nEXTRA_WRITABLE_PATHS=(\"$HOME/extra\")\n")
+	c.u.Config("CHAPERON=on\nCHAPERON_LOG_LEVEL=debug\nREADONLY_MOUNTS+=(\"$HOME/extra\")\nEXTRA_WRITABLE_PATHS=(\"$HOME/extra\")\n")
 	if r := c.u.Run("agent-sandbox", "reload", c.rec.ID); r.Code != 0 || !strings.Contains(r.Stdout, "ADD") {
 		t.Fatalf("%+v", r)
 	}
@@ -315,7 +315,7 @@ func TestTheClientAnswersForItself(t *testing.T) {
 	if out := c.Sh("salloc $(seq 20000); echo $?"); !strings.Contains(out, "there may be 4096 arguments") || !strings.HasSuffix(out, "\n1") {
 		t.Errorf("%q", out)
 	}
-	if out := c.Sh("salloc $(seq 4000); echo $?"); !strings.Contains(out, "use srun") || !strings.HasSuffix(out, "\n1") {
+	if out := c.Sh("salloc $(seq 4000); echo $?"); !strings.Contains(out, "does not work in the sandbox") || !strings.HasSuffix(out, "\n1") {
 		t.Errorf("%q", out)
 	}
 }
