@@ -383,7 +383,7 @@ func TestTheLogIsOneLineAnEvent(t *testing.T) {
 	if strings.Contains(log, "s3cret") || strings.Contains(log, "\x1b") || strings.Contains(log, "\n2026 error forged") {
 		t.Errorf("log: %q", log)
 	}
-	if n := strings.Count(log, "\n"); n != 5 {
+	if n := strings.Count(log, "\n"); n != 6 {
 		t.Errorf("%d lines: %q", n, log)
 	}
 }
