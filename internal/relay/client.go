@@ -50,7 +50,12 @@ func Do(r Request, stdout, stderr io.Writer) (exit int, err error) {
 			return 0, fmt.Errorf("cannot make a FIFO: %w", err)
 		}
 		remove = func() { os.Remove(short.Body); os.Remove(r.Answer) }
-		go sendBody(short.Body, r)
+		body, err := openFIFO(short.Body, syscall.O_RDWR)
+		if err != nil {
+			os.Remove(short.Body)
+			return 0, err
+		}
+		go sendBody(body, r)
 	}
 	if err := send(message); err != nil {
 		return 0, err
@@ -73,7 +78,11 @@ func makeFIFO(path string) (int, error) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		return -1, fmt.Errorf("cannot make a FIFO: %w", err)
 	}
-	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
+	return openFIFO(path, syscall.O_RDONLY)
+}
+
+func openFIFO(path string, flags int) (int, error) {
+	fd, err := syscall.Open(path, flags|syscall.O_NONBLOCK|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -105,16 +114,12 @@ func send(message []byte) error {
 	}
 }
 
-// sendBody writes what the message had no room for, once the chaperon has the
-// FIFO open. An error shows in the answer, or in that none comes.
-func sendBody(path string, r Request) {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return
-	}
-	defer f.Close()
+// sendBody writes what the message had no room for. The FIFO is open for reading as
+// well, so this waits for the chaperon; an error shows in the answer.
+func sendBody(fd int, r Request) {
 	r.Answer, r.Body = "", ""
-	f.Write(append(r.lines(), "END\n"...))
+	syscall.SetNonblock(fd, false)
+	os.NewFile(uintptr(fd), "body").Write(append(r.lines(), "END\n"...))
 }
 
 // receive copies an answer.

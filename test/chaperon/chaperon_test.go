@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/relay"
 	"agent-sandbox/internal/session"
 	"agent-sandbox/test/harness"
@@ -131,7 +130,7 @@ func TestHostileClients(t *testing.T) {
 func TestAThousandClientsAtOnce(t *testing.T) {
 	c := start(t, "")
 	out := c.Sh(`cd /tmp; for i in $(seq 1000); do salloc $i >$i 2>&1 & done; wait; cat [0-9]* | sort | uniq -c | sed 's/^ *//'`)
-	if !strings.HasPrefix(out, "1000 salloc: error: salloc does not work") || strings.Contains(out, "\n") {
+	if !strings.HasPrefix(out, "1000 salloc: error: salloc does not work") || !strings.Contains(out, "\n1000 salloc: hint: ") || strings.Count(out, "\n") != 1 {
 		t.Errorf("%s", out)
 	}
 	if out := c.Sh("ls " + relay.Answers); out != "" {
@@ -266,22 +265,6 @@ func TestSlurmItselfIsOutOfReach(t *testing.T) {
 			t.Errorf("%q: %q", config, out)
 		}
 		c.Exit()
-	}
-}
-
-// A mask that the host breaks is put back, the client over a real command too.
-func TestTheGuardKeepsTheClientOverRealCommands(t *testing.T) {
-	c := start(t, "")
-	covered := 0
-	for _, m := range c.rec.Mounts {
-		if m.Kind == mountplan.RO && m.Source != "" && m.Path != relay.Stub {
-			covered++
-		}
-	}
-	_, err := os.Stat("/usr/bin/sbatch")
-	harness.Need(t, err == nil, "Slurm is not installed: run make deps")
-	if covered < len(relay.Commands) {
-		t.Errorf("%d commands are covered", covered)
 	}
 }
 
