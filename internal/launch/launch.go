@@ -141,10 +141,10 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 				guard.Stop()
 			}
 		}()
+		defer r.endChaperon()
 		if err := r.startChaperon(&spec); err != nil {
 			return 0, err
 		}
-		defer r.endChaperon()
 		if err := r.writeData(); err != nil {
 			return 0, err
 		}
