@@ -35,13 +35,18 @@ const installHint = "install it: apt install bubblewrap (dnf install bubblewrap)
 func Find() (string, error) {
 	path, err := execpath.Host("bwrap", os.Getenv("PATH"))
 	if errors.Is(err, fs.ErrPermission) {
-		return "", cli.WithHint(errors.New("the bwrap in PATH is not executable"), "see ls -l $(command -v bwrap); or "+installHint)
+		return "", &StartError{cli.WithHint(errors.New("the bwrap in PATH is not executable"), "see ls -l $(command -v bwrap); or "+installHint)}
 	}
 	if err != nil {
-		return "", cli.WithHint(ErrMissing, installHint)
+		return "", &StartError{cli.WithHint(ErrMissing, installHint)}
 	}
 	return path, nil
 }
+
+// A StartError says why bwrap did not set up the sandbox.
+type StartError struct{ error }
+
+func (e *StartError) Unwrap() error { return e.error }
 
 // A failure is a bwrap that ended before sandbox-init reported.
 type failure struct {
@@ -107,7 +112,9 @@ const (
 )
 
 // explain says what a failure of bwrap means, and how to mend it.
-func (f *failure) explain(bwrap string) error { return explain(f, bwrap, hostFacts(bwrap)) }
+func (f *failure) explain(bwrap string) error {
+	return &StartError{explain(f, bwrap, hostFacts(bwrap))}
+}
 
 func explain(f *failure, bwrap string, host facts) error {
 	text := strings.TrimPrefix(f.text, "bwrap: ")
@@ -158,9 +165,9 @@ func explain(f *failure, bwrap string, host facts) error {
 
 func notStarted(bwrap string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return cli.WithHint(ErrMissing, installHint)
+		return &StartError{cli.WithHint(ErrMissing, installHint)}
 	}
-	return fmt.Errorf("cannot start %s: %w", cli.Quote(bwrap), err)
+	return &StartError{fmt.Errorf("cannot start %s: %w", cli.Quote(bwrap), err)}
 }
 
 // Version returns what `bwrap --version` says, as "0.8.0".

@@ -37,11 +37,16 @@ func (r *run) on(name string, stdout io.Writer) (int, error) {
 		return r.bwrap(stdout)
 	}
 	code, err := r.bwrap(stdout)
-	var stopped *bwrap.Interrupted
-	if err == nil || errors.As(err, &stopped) || errors.Is(err, errChanged) || errors.Is(err, bwrap.ErrLimit) {
+	// Whatever else went wrong would with another backend.
+	var failed *bwrap.StartError
+	if !errors.As(err, &failed) || errors.Is(err, bwrap.ErrLimit) {
 		return code, err
 	}
 	findings, usable := backend.Probe("bwrap")
+	// A trial start that Ctrl-C has ended says nothing of bwrap.
+	if stopped := bwrap.Interruption(); stopped != nil {
+		return 0, stopped
+	}
 	if usable {
 		return code, err
 	}

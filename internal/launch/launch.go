@@ -29,6 +29,7 @@ import (
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/seccomp"
 	"agent-sandbox/internal/session"
+	"agent-sandbox/internal/sys"
 )
 
 // Request is a launch as the user asked for it.
@@ -44,6 +45,8 @@ type Request struct {
 // Run launches and returns the exit status: the command's own, or 125 with a
 // message where the command did not run.
 func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int {
+	// What bwrap left is not to be seen after the launcher has ended.
+	defer sys.ReapZombies()
 	warned := map[string]bool{}
 	for try := 1; ; try++ {
 		code, err := once(ctx, req, stdout, p, warned)
