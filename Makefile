@@ -26,7 +26,7 @@ BIN     := $(notdir $(wildcard cmd/*))
 CGO     := mount-repair
 USERBIN := agent-sandbox agent-sandbox-reload agent-sandbox-exec
 ROOTBIN := agent-sandbox-execd
-HELPERS := mount-repair mount-guard chaperon
+HELPERS := mount-repair mount-guard chaperon chaperon-stub
 
 all: build
 

@@ -118,6 +118,9 @@ func (r *run) landlock(stdout io.Writer) (int, error) {
 		return 0, cli.WithHint(fmt.Errorf("cannot use the landlock backend: %w", err), "agent-sandbox check says what works here")
 	}
 	losses := backend.LandlockLosses(r.settings(), r.User, abi)
+	if err := r.withoutChaperon("landlock"); err != nil {
+		return 0, err
+	}
 	if err := r.Replan(landlock.Share); err != nil {
 		return 0, err
 	}
@@ -156,6 +159,9 @@ func (r *run) firejail(stdout io.Writer) (int, error) {
 	}
 	path, err := firejail.Find()
 	if err != nil {
+		return 0, err
+	}
+	if err := r.withoutChaperon("firejail"); err != nil {
 		return 0, err
 	}
 	s, err := r.confined("firejail")

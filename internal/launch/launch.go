@@ -21,6 +21,7 @@ import (
 	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/environ"
 	"agent-sandbox/internal/execpath"
+	"agent-sandbox/internal/helper"
 	"agent-sandbox/internal/host"
 	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/landlock"
@@ -85,9 +86,6 @@ func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, war
 // unavailable refuses what is asked for as a protection and not in this version.
 func (r *run) unavailable() error {
 	s := r.settings()
-	if s.Scalar("CHAPERON") == "on" {
-		return cli.WithHint(errors.New("CHAPERON=on cannot be had: this version has no Slurm proxy"), "set CHAPERON=off: Slurm is then out of reach of the sandbox")
-	}
 	if s.Scalar("NETWORK_MAIL_BLOCK") == "on" && s.Scalar("NETWORK_FILTER_MODE") != "isolated" {
 		return cli.WithHint(errors.New("NETWORK_MAIL_BLOCK=on cannot be had in this version"), "set NETWORK_FILTER_MODE=isolated, which closes all ports, or NETWORK_MAIL_BLOCK=auto")
 	}
@@ -107,8 +105,9 @@ type run struct {
 	others []*session.Registry // the user's other registries
 	late   []mountplan.Mount   // those of the plan that mount-repair makes
 
-	warned map[string]bool                 // warnings that were printed
-	guard  func() (*keeper.Process, error) // waits for startGuard
+	warned   map[string]bool                 // warnings that were printed
+	guard    func() (*keeper.Process, error) // waits for startGuard
+	chaperon *helper.Process                 // nil where none runs
 }
 
 // warn prints a warning once.
@@ -145,6 +144,9 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		spec, err := r.spec(path)
 		if err == nil {
 			spec.DataDir = "SESSION.d" // made by a launch, beside its record
+			if r.Chaperon {
+				spec.Requests = "SESSION.chaperon"
+			}
 			for _, m := range r.late {
 				fmt.Fprintf(stdout, "# then by mount-repair: %s %s\n", m.Kind, cli.Quote(m.Path))
 			}
@@ -161,6 +163,7 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 				guard.Stop()
 			}
 		}()
+		defer r.endChaperon()
 		spec, made, err := r.ready(path, here)
 		if err != nil {
 			waiting.Abandon()
@@ -179,6 +182,9 @@ func (r *run) ready(path string, here session.Here) (spec bwrap.Spec, made []str
 		return spec, nil, err
 	}
 	if made, err = r.claim(here, r.Plan); err != nil {
+		return spec, nil, err
+	}
+	if err := r.startChaperon(&spec); err != nil {
 		return spec, nil, err
 	}
 	if err := r.writeData(); err != nil {
@@ -292,6 +298,11 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 			return 0, err
 		}
 	}
+	if r.chaperon != nil {
+		if rec.Chaperon, err = session.ProcOf(r.chaperon.PID); err != nil {
+			return 0, err
+		}
+	}
 	if err := r.private(rec); err != nil {
 		return 0, err
 	}
@@ -305,6 +316,9 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 		return 0, fmt.Errorf("cannot write the session record: %w", err)
 	}
 	if err := guard.Watch(s.InitPidfd); err != nil {
+		return 0, err
+	}
+	if err := r.serveSlurm(s.InitPID); err != nil {
 		return 0, err
 	}
 	bwrap.Ignore()
@@ -356,6 +370,9 @@ func (r *run) environ(backend string) []string {
 		}
 	}
 	env = agents.Environ(env, r.Config.Agents, r.User.Home)
+	if r.Chaperon {
+		env = slurmPath(env)
+	}
 	return append(env, "SANDBOX_ACTIVE=1", "SANDBOX_BACKEND="+backend, "SANDBOX_PROJECT_DIR="+r.Project)
 }
 

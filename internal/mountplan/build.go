@@ -26,6 +26,7 @@ type Input struct {
 	Agents      []Agent  // enabled agents
 	Replace     []File   // files of /etc shown with other content (FILTER_PASSWD)
 	Keep        []Mount  // protections of a running session that stay whatever the settings say
+	Slurm       *Slurm   // the Slurm proxy, nil where none runs
 }
 
 // Agent is what an agent's profile means for the mounts, beside its paths, which
@@ -36,6 +37,13 @@ type Agent struct {
 	Instructions string   // instruction file, empty where the agent has none
 	// Note gives the instruction file as the agent sees it, from the user's own text.
 	Note func(own []byte) []byte
+}
+
+// Slurm is what the Slurm proxy means for the mounts.
+type Slurm struct {
+	Stub     string   // the client program on the host
+	Names    []string // what it is called in the session
+	Commands []string // Slurm's own commands on the host, which it covers
 }
 
 // File is a file that is shown with a content of the launcher's making.
@@ -88,7 +96,7 @@ var AlwaysReadOnly = []string{".config/agent-sandbox", ".config/agent-sandbox-ex
 func Build(h Host, in Input) (*Plan, error) {
 	b := &builder{h: cached(h), in: in, s: in.Settings, writable: map[string]bool{}, prot: map[string]protection{}}
 	for _, step := range []func() error{
-		b.kernel, b.readOnly, b.home, b.writables, b.closures, b.protections, b.assemble,
+		b.kernel, b.proxy, b.readOnly, b.home, b.writables, b.closures, b.protections, b.assemble,
 	} {
 		if err := step(); err != nil {
 			return nil, err

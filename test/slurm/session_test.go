@@ -1,0 +1,109 @@
+package slurm
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"agent-sandbox/test/harness"
+)
+
+// session is a bash in a real session of the client's, with a chaperon.
+func (c *client) session() *harness.Shell {
+	c.T.Helper()
+	return harness.NewShell(c.T, c.Command("agent-sandbox", "--", "bash", "--norc", "-s"))
+}
+
+// sbatch submits from inside a session and returns the job's number.
+func sbatch(t *testing.T, sh *harness.Shell, command string) string {
+	t.Helper()
+	m := regexp.MustCompile(`\ASubmitted batch job ([0-9]+)\z`).FindStringSubmatch(sh.Sh(command))
+	if m == nil {
+		t.Fatalf("%s: %s", command, sh.Sh(command))
+	}
+	return m[1]
+}
+
+func TestASessionUsesSlurmAsPlainly(t *testing.T) {
+	c := newClient(t)
+	c.Write(".ssh/id_ed25519", "PRIVATE")
+	c.Write("other/file", "old")
+	c.Write("proj/job.sh", "#!/bin/bash\n#SBATCH -J inside -o job.out\ncat ~/.ssh/id_ed25519\necho new >~/other/file\necho \"args=$* active=$SANDBOX_ACTIVE $KEPT\"\n")
+	c.Env = append(c.Env, "KEPT=kept")
+	plain := c.submitPlain("-H", "--wrap=true")
+	o := newClient(t)
+	other := o.submitPlain("-H", "--wrap=true")
+	sh := c.session()
+
+	// Scripts in every way.
+	file := sbatch(t, sh, "sbatch job.sh a 'b  c'")
+	wrap := sbatch(t, sh, "sbatch --wrap 'echo wrapped'")
+	stdin := sbatch(t, sh, "printf '#!/bin/sh\\necho stdin\\n' | sbatch")
+	array := sbatch(t, sh, "sbatch --array=1-2 --wrap 'echo task $SLURM_ARRAY_TASK_ID'")
+	for _, j := range []string{file, wrap, stdin, array} {
+		c.ended(j)
+	}
+	out := c.read("job.out")
+	contains(t, "the job's output", out, "args=a b  c active=1 kept\n")
+	if strings.Contains(out, "PRIVATE") || c.readHome("other/file") != "old" {
+		t.Errorf("the job was not in the sandbox: %q", out)
+	}
+	want(t, "wrap", c.read("slurm-"+wrap+".out"), "wrapped\n")
+	want(t, "stdin", c.read("slurm-"+stdin+".out"), "stdin\n")
+	want(t, "array", c.read("slurm-"+array+"_2.out"), "task 2\n")
+
+	// Who is seen, and cancelled.
+	run := sbatch(t, sh, "sbatch --wrap 'sleep 600'")
+	harness.Eventually(t, "a running job", func() bool { return c.state(run) == "RUNNING" })
+	want(t, "squeue", sh.Sh("squeue -h -o '%A %T %u'"), run+" RUNNING "+c.Name)
+	for _, j := range []string{plain, other} {
+		want(t, "squeue of a job out of scope", sh.Sh("squeue -h -j "+j+"; echo $?"), "slurm_load_jobs error: Invalid job id specified\n1")
+		sh.Sh("scancel " + j)
+	}
+	want(t, "scancel", sh.Sh("scancel "+run+"; scancel -u $USER; echo $?"), "0")
+	c.ended(run)
+	want(t, "the jobs out of scope", c.state(plain)+c.state(other), "PENDINGPENDING")
+
+	// Exit statuses.
+	for command, code := range map[string]string{
+		"sbatch --wait --quiet --wrap 'exit 9'": "9", "srun --quiet sh -c 'exit 7'": "7", "sbatch --bogus": "255", "sbatch nothere": "1", "squeue --bogus": "1",
+		"sinfo": "0", "sacct": "0", "salloc": "1", "scontrol show job 999999": "1", "sbatch --uid=0 --wrap true": "255", "sbatch -D / --wrap true": "255",
+	} {
+		want(t, command, sh.Sh(command+" >/dev/null 2>&1; echo $?"), code)
+	}
+	want(t, "srun", sh.Sh("srun --quiet sh -c 'echo $SANDBOX_ACTIVE; cat ~/.ssh/id_ed25519 2>/dev/null; true'"), "1")
+}
+
+func (c *client) readHome(name string) string { return c.read("../" + name) }
+
+func TestASessionSeesNothingOfSlurmsOwn(t *testing.T) {
+	c := newClient(t)
+	sh := c.session()
+	want(t, "the folder of the configuration and munge's socket", sh.Sh("ls "+c.n.Dir+" "+c.n.Dir+"/munge/socket /run/munge 2>&1 | grep -v 'No such'"), "")
+	out := sh.Sh("type -a sbatch; find /usr/bin /usr/sbin -name 'munge' -o -name 'slurmctld' | xargs -r ls -l; SLURM_CONF=" + c.n.Conf + " /usr/bin/sbatch --wrap 'touch " + c.Home + "/escaped'; cat /etc/slurm/slurm.conf")
+	if exists(c.Home + "/escaped") {
+		t.Errorf("the real sbatch works: %s", out)
+	}
+}
+
+func TestAReloadChangesWhatSbatchMayWrite(t *testing.T) {
+	c := newClient(t)
+	c.Mkdir(c.Home + "/results")
+	c.Config("HOME_ACCESS=read\n") // so that the folder is visible, as a reload needs it
+	sh := c.session()
+	submit := "sbatch --output=" + c.Home + "/results/out --wrap 'echo result' 2>&1"
+	contains(t, "before", sh.Sh(submit), "not where this session may write")
+	reload := func() {
+		t.Helper()
+		if r := c.Run("agent-sandbox", "reload", "--project", c.Project); r.Code != 0 {
+			t.Fatalf("%+v", r)
+		}
+	}
+	c.Config("HOME_ACCESS=read\nEXTRA_WRITABLE_PATHS+=(" + c.Home + "/results)\n")
+	reload()
+	c.ended(sbatch(t, sh, submit))
+	want(t, "the output", c.readHome("results/out"), "result\n")
+	c.Config("HOME_ACCESS=read\n")
+	reload()
+	contains(t, "after", sh.Sh(submit), "not where this session may write")
+}
