@@ -154,14 +154,14 @@ func (r *run) landlock(stdout io.Writer) (int, error) {
 }
 
 func (r *run) firejail(stdout io.Writer) (int, error) {
+	if err := r.withoutChaperon("firejail"); err != nil {
+		return 0, err
+	}
 	if err := r.plan(); err != nil {
 		return 0, err
 	}
 	path, err := firejail.Find()
 	if err != nil {
-		return 0, err
-	}
-	if err := r.withoutChaperon("firejail"); err != nil {
 		return 0, err
 	}
 	s, err := r.confined("firejail")

@@ -125,6 +125,7 @@ func Checked(ctx context.Context, o Options) (*Layout, error) {
 		}
 	}
 	l.opts = o
+	l.Chaperon = l.chaperon()
 	return l, nil
 }
 
