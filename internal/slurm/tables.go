@@ -308,7 +308,7 @@ var tables = map[string]table{
 		{long: "nnodes", short: 'i', refused: everything},
 		{long: "nodelist", short: 'N', refused: everything},
 		{long: "reason", short: 'R', refused: everything},
-		{long: "timelimit-max", refused: everything},
+		{long: "timelimit-max", short: 'K', refused: everything},
 		{long: "timelimit-min", short: 'k', refused: everything},
 		{long: "truncate", short: 'T', refused: unneeded},
 		{long: "uid", refused: others},

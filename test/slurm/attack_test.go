@@ -220,6 +220,8 @@ func TestCommandsWithoutAPlaceSayWhy(t *testing.T) {
 	} {
 		if r := c.run(args[0], args[1:]...); r.Code == 0 || r.Stdout != "" {
 			t.Errorf("%q: %+v", args, r)
+		} else if args[0] == "scontrol" && !strings.Contains(r.Stderr, "scontrol: hint: ") {
+			t.Errorf("%q was asked of Slurm: %+v", args, r)
 		}
 	}
 	h := c.submit("--hold", "--wrap=true")

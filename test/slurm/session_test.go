@@ -67,7 +67,7 @@ func TestASessionUsesSlurmAsPlainly(t *testing.T) {
 	// Exit statuses.
 	for command, code := range map[string]string{
 		"sbatch --wait --quiet --wrap 'exit 9'": "9", "srun --quiet sh -c 'exit 7'": "7", "sbatch --bogus": "255", "sbatch nothere": "1", "squeue --bogus": "1",
-		"sinfo": "0", "sacct": "1", "salloc": "1", "scontrol show job 999999": "1", "sbatch --uid=0 --wrap true": "255", "sbatch -D / --wrap true": "255",
+		"sinfo": "0", "sacct": "0", "salloc": "1", "scontrol show job 999999": "1", "sbatch --uid=0 --wrap true": "255", "sbatch -D / --wrap true": "255",
 	} {
 		want(t, command, sh.Sh(command+" >/dev/null 2>&1; echo $?"), code)
 	}

@@ -16,6 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	node.Accounting = true
 	harness.Main(m, node.Stop, func() { os.RemoveAll(direct.dir) })
 }
 

@@ -29,6 +29,7 @@ type Node struct {
 	Conf string // for SLURM_CONF
 	Name string // of the node
 
+	db      string // folder of the accounting's database, empty without
 	daemons []*daemon
 }
 
@@ -43,6 +44,10 @@ var shared struct {
 	err error
 }
 
+// Accounting, set before the first Shared, gives the node an accounting storage:
+// slurmdbd on a database of its own.
+var Accounting bool
+
 // Shared is the one node of a test process, started when first asked for. Give
 // Stop to harness.Main.
 func Shared(t testing.TB) *Node {
@@ -51,6 +56,12 @@ func Shared(t testing.TB) *Node {
 	for _, p := range []string{"munged", "slurmctld", "slurmd", "sbatch"} {
 		_, err := exec.LookPath(p)
 		harness.Need(t, err == nil, p+" is not installed: run test/deps")
+	}
+	if Accounting {
+		for _, p := range []string{"slurmdbd", "mariadbd", "mariadb-install-db"} {
+			_, err := exec.LookPath(p)
+			harness.Need(t, err == nil, p+" is not installed: run test/deps")
+		}
 	}
 	shared.Do(func() { shared.n, shared.err = start() })
 	if shared.err != nil {
@@ -93,10 +104,11 @@ func start() (n *Node, err error) {
 	}
 	name, _, _ = strings.Cut(name, ".")
 	n = &Node{Dir: dir, Conf: filepath.Join(dir, "slurm.conf"), Name: name}
+	started := n
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%w\n%s", err, n.said())
-			n.stop()
+			err = fmt.Errorf("%w\n%s", err, started.said())
+			started.stop()
 		}
 	}()
 
@@ -106,7 +118,7 @@ func start() (n *Node, err error) {
 	gid, _ := strconv.Atoi(munge.Gid)
 	key := make([]byte, 128)
 	rand.Read(key)
-	ports, err := freePorts(2)
+	ports, err := freePorts(4)
 	if err != nil {
 		return nil, err
 	}
@@ -120,12 +132,15 @@ func start() (n *Node, err error) {
 		"SlurmctldLogFile=" + dir + "/slurmctld.log", "SlurmdLogFile=" + dir + "/slurmd.log",
 		"ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "MpiDefault=none",
 		"SelectType=select/cons_tres", "SelectTypeParameters=CR_Core", "JobAcctGatherType=jobacct_gather/none",
-		"AccountingStorageType=accounting_storage/none", "ReturnToService=2", "InactiveLimit=0", "KillWait=2",
+		"ReturnToService=2", "InactiveLimit=0", "KillWait=2",
 		"SchedulerParameters=batch_sched_delay=0", "PropagateResourceLimits=NONE",
 		// More CPUs than the machine has: the tests' jobs mostly wait.
 		"SlurmdParameters=config_overrides",
 		"NodeName=" + name + " NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN",
 		"PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4",
+	}
+	if Accounting {
+		conf = append(conf, "AccountingStorageType=accounting_storage/slurmdbd", "AccountingStorageHost=127.0.0.1", "AccountingStoragePort="+ports[2], "AccountingStoragePass="+mdir+"/socket", "AccountingStoreFlags=job_comment")
 	}
 	if err := errors.Join(
 		os.Chmod(dir, 0o755),
@@ -144,6 +159,11 @@ func start() (n *Node, err error) {
 	if !within30s(func() bool { _, err := os.Stat(mdir + "/socket"); return err == nil }) {
 		return nil, errors.New("munged makes no socket")
 	}
+	if Accounting {
+		if err := n.accounting(mdir+"/socket", ports[2], ports[3]); err != nil {
+			return nil, err
+		}
+	}
 	if err := errors.Join(n.daemon(nil, "slurmctld", "-D"), n.daemon(nil, "slurmd", "-D", "-N", name)); err != nil {
 		return nil, err
 	}
@@ -151,6 +171,61 @@ func start() (n *Node, err error) {
 		return nil, errors.New("the node does not become idle")
 	}
 	return n, nil
+}
+
+// accounting starts a database and slurmdbd on it.
+func (n *Node) accounting(munge, port, dbPort string) error {
+	mysql, err := user.Lookup("mysql")
+	if err != nil {
+		return err
+	}
+	// Not below /run, which may be small.
+	if n.db, err = os.MkdirTemp("/var/tmp", "asb-slurm."); err != nil {
+		return err
+	}
+	uid, _ := strconv.Atoi(mysql.Uid)
+	gid, _ := strconv.Atoi(mysql.Gid)
+	if err := os.Chown(n.db, uid, gid); err != nil {
+		return err
+	}
+	c := exec.Command("mariadb-install-db", "--no-defaults", "--user=mysql", "--datadir="+n.db+"/data", "--skip-test-db", "--auth-root-authentication-method=normal", "--innodb-log-file-size=4M")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("mariadb-install-db: %w: %s", err, out)
+	}
+	err = n.daemon(&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, "mariadbd", "--no-defaults", "--datadir="+n.db+"/data", "--socket="+n.db+"/socket",
+		"--pid-file="+n.db+"/pid", "--bind-address=127.0.0.1", "--port="+dbPort, "--skip-name-resolve", "--innodb-log-file-size=4M", "--innodb-flush-log-at-trx-commit=0")
+	if err != nil {
+		return err
+	}
+	sql := func(text string) bool {
+		return exec.Command("mariadb", "--no-defaults", "--socket="+n.db+"/socket", "--user=root", "--execute="+text).Run() == nil
+	}
+	if !within30s(func() bool { return sql("select 1") }) {
+		return errors.New("the database does not answer")
+	}
+	if !sql("create user slurm@127.0.0.1 identified by 'slurm'; grant all on acct.* to slurm@127.0.0.1") {
+		return errors.New("the database takes no user")
+	}
+	conf := strings.Join([]string{
+		"DbdHost=localhost", "DbdAddr=127.0.0.1", "DbdPort=" + port, "AuthType=auth/munge", "AuthInfo=socket=" + munge, "SlurmUser=root", "StorageType=accounting_storage/mysql",
+		"StorageHost=127.0.0.1", "StoragePort=" + dbPort, "StorageUser=slurm", "StoragePass=slurm", "StorageLoc=acct", "LogFile=" + n.Dir + "/slurmdbd.log", "PidFile=" + n.Dir + "/slurmdbd.pid", "",
+	}, "\n")
+	if err := os.WriteFile(filepath.Join(n.Dir, "slurmdbd.conf"), []byte(conf), 0o600); err != nil {
+		return err
+	}
+	if err := n.daemon(nil, "slurmdbd", "-D"); err != nil {
+		return err
+	}
+	var out []byte
+	if !within30s(func() bool {
+		c := exec.Command("sacctmgr", "--immediate", "add", "cluster", "asb")
+		c.Env = append(os.Environ(), n.Env()...)
+		out, err = c.CombinedOutput()
+		return err == nil
+	}) {
+		return fmt.Errorf("slurmdbd takes no cluster: %s", out)
+	}
+	return nil
 }
 
 func within30s(cond func() bool) bool {
@@ -188,14 +263,20 @@ func (n *Node) stop() {
 	}
 	n.daemons = nil
 	os.RemoveAll(n.Dir)
+	if n.db != "" {
+		os.RemoveAll(n.db)
+	}
 }
 
 // said is the ends of the logs.
 func (n *Node) said() string {
 	var b strings.Builder
-	for _, f := range []string{"slurmctld.log", "slurmd.log", "munge/log"} {
+	for _, f := range []string{"slurmctld.log", "slurmd.log", "slurmdbd.log", "munge/log"} {
 		data, _ := os.ReadFile(filepath.Join(n.Dir, f))
 		fmt.Fprintf(&b, "%s: %s\n", f, data[max(0, len(data)-2048):])
+	}
+	for _, d := range n.daemons {
+		fmt.Fprintf(&b, "%s said: %s\n", d.cmd.Path, d.out.Bytes()[max(0, d.out.Len()-2048):])
 	}
 	return b.String()
 }
