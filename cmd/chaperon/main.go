@@ -94,17 +94,13 @@ func start(recordFile, launcher string) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	env, err := receive(helper.Environment)
+	answers, env, err := receive()
 	if err != nil {
 		return nil, err
 	}
-	// The text of descriptor 0 of its file: the position is the sender's too.
+	// From its beginning: the position is the sender's too.
 	text, err := io.ReadAll(io.NewSectionReader(env, 0, 1<<30))
 	env.Close()
-	if err != nil {
-		return nil, err
-	}
-	answers, err := receive(helper.Serve)
 	if err != nil {
 		return nil, err
 	}
@@ -128,18 +124,18 @@ const (
 	maxLogs = 50 << 20
 )
 
-// receive waits for a message of the launcher that carries a descriptor.
-func receive(kind byte) (*os.File, error) {
+// receive waits for the launcher to hand over the session.
+func receive() (answers, env *os.File, err error) {
 	m, err := sys.Recv(helper.FD)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("descriptor %d is not the launcher's socket: %w", helper.FD, err)
+		return nil, nil, fmt.Errorf("descriptor %d is not the launcher's socket: %w", helper.FD, err)
 	case len(m.Data) == 0:
-		return nil, io.EOF
-	case m.Data[0] != kind || len(m.FDs) != 1:
-		return nil, errors.New("the launcher handed over no session")
+		return nil, nil, io.EOF
+	case m.Data[0] != helper.Serve || len(m.FDs) != 2:
+		return nil, nil, errors.New("the launcher handed over no session")
 	}
-	return os.NewFile(uintptr(m.FDs[0]), "received"), nil
+	return os.NewFile(uintptr(m.FDs[0]), relay.Answers), os.NewFile(uintptr(m.FDs[1]), "environment"), nil
 }
 
 // openFIFO opens the request FIFO for reading, and for writing too, so that it never

@@ -20,9 +20,8 @@ const FD = 3
 
 // First bytes of the messages between launcher and chaperon.
 const (
-	Environment = 'e' // to the chaperon, with a file that has the session's environment
-	Serve       = 's' // to the chaperon, with the session's answer folder
-	Ready       = 'r' // to the launcher: requests are served
+	Serve = 's' // to the chaperon, with the session's answer folder and a file that has its environment
+	Ready = 'r' // to the launcher: requests are served
 )
 
 // A Process is a running helper, as the launcher sees it.

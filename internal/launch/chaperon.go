@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 
-	"agent-sandbox/internal/bwrap"
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/helper"
@@ -17,7 +16,7 @@ import (
 
 // startChaperon makes the folder with the request FIFO and starts the Slurm proxy,
 // where one is to run. It serves once serveSlurm has told it of the sandbox.
-func (r *run) startChaperon(spec *bwrap.Spec) error {
+func (r *run) startChaperon() error {
 	if !r.Chaperon {
 		return nil
 	}
@@ -29,26 +28,22 @@ func (r *run) startChaperon(spec *bwrap.Spec) error {
 	if err != nil {
 		return fmt.Errorf("cannot make the FIFO of the Slurm proxy: %w", err)
 	}
-	spec.Requests = r.reg.ChaperonDir(r.id)
 	path, err := cli.Helper("chaperon")
 	if err != nil {
 		return cli.WithHint(fmt.Errorf("cannot have the Slurm proxy: %w", err), "CHAPERON=off goes without; Slurm is then out of reach of the sandbox")
 	}
-	if r.chaperon, err = helper.Start(os.Environ(), path, r.reg.File(r.id), spec.Init); err != nil {
-		return err
-	}
-	// Of its own: what the session's processes get is not the launcher's to keep open.
-	env, err := sys.Memfd("environment", []byte(strings.Join(append(slices.Clone(spec.Env), "SANDBOX_SESSION="+r.id), "\x00")))
+	self, err := cli.Self()
 	if err != nil {
 		return err
 	}
-	defer env.Close()
-	return r.chaperon.Send([]byte{helper.Environment}, int(env.Fd()))
+	r.chaperon, err = helper.Start(os.Environ(), path, r.reg.File(r.id), self)
+	return err
 }
 
-// serveSlurm lets the proxy serve: it gets the folder of the sandbox in which
-// clients make their FIFOs, by a descriptor that was opened before the command runs.
-func (r *run) serveSlurm(init int) error {
+// serveSlurm lets the proxy serve: it gets the session's environment, and the folder
+// of the sandbox in which clients make their FIFOs, by a descriptor that was opened
+// before the command runs.
+func (r *run) serveSlurm(init int, environ []string) error {
 	if r.chaperon == nil {
 		return nil
 	}
@@ -62,7 +57,12 @@ func (r *run) serveSlurm(init int) error {
 		return fmt.Errorf("cannot look into the sandbox: %w", &os.PathError{Op: "open", Path: relay.Answers, Err: err})
 	}
 	defer syscall.Close(answers)
-	if err := r.chaperon.Ask(helper.Ready, []byte{helper.Serve}, answers); err != nil {
+	env, err := sys.Memfd("environment", []byte(strings.Join(environ, "\x00")))
+	if err != nil {
+		return err
+	}
+	defer env.Close()
+	if err := r.chaperon.Ask(helper.Ready, []byte{helper.Serve}, answers, int(env.Fd())); err != nil {
 		return cli.WithHint(fmt.Errorf("the Slurm proxy does not serve: %w", err), "CHAPERON=off goes without; Slurm is then out of reach of the sandbox")
 	}
 	return nil

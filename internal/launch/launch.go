@@ -164,6 +164,10 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 			}
 		}()
 		defer r.endChaperon()
+		if err := r.startChaperon(); err != nil {
+			waiting.Abandon()
+			return 0, err
+		}
 		spec, made, err := r.ready(path, here)
 		if err != nil {
 			waiting.Abandon()
@@ -184,8 +188,8 @@ func (r *run) ready(path string, here session.Here) (spec bwrap.Spec, made []str
 	if made, err = r.claim(here, r.Plan); err != nil {
 		return spec, nil, err
 	}
-	if err := r.startChaperon(&spec); err != nil {
-		return spec, nil, err
+	if r.chaperon != nil {
+		spec.Requests = r.reg.ChaperonDir(r.id)
 	}
 	if err := r.writeData(); err != nil {
 		return spec, nil, err
@@ -271,7 +275,7 @@ func (r *run) session(spec bwrap.Spec, waiting *bwrap.Waiting, here session.Here
 	if err != nil {
 		return 0, err
 	}
-	code, err := r.supervise(s, guard, here, made)
+	code, err := r.supervise(s, guard, here, made, spec.Env)
 	if err != nil {
 		s.Kill()
 		s.Wait()
@@ -279,7 +283,7 @@ func (r *run) session(spec bwrap.Spec, waiting *bwrap.Waiting, here session.Here
 	return code, err
 }
 
-func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.Here, made []string) (int, error) {
+func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.Here, made, environ []string) (int, error) {
 	rec := session.Record{
 		ID: r.id, Version: cli.Version, Host: here.Host, Boot: here.Boot, PIDNS: here.PIDNS, UID: r.User.UID,
 		Backend: "bwrap", Project: r.Project, Command: display(r.req.Command), Started: time.Now(), MountNS: s.MountNS,
@@ -318,7 +322,7 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 	if err := guard.Watch(s.InitPidfd); err != nil {
 		return 0, err
 	}
-	if err := r.serveSlurm(s.InitPID); err != nil {
+	if err := r.serveSlurm(s.InitPID, environ); err != nil {
 		return 0, err
 	}
 	bwrap.Ignore()
