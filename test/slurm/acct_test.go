@@ -33,8 +33,10 @@ func TestOnlyJobsInScopeAreAccountedFor(t *testing.T) {
 		c.ended(j)
 	}
 	list := []string{"-n", "-X", "-P", "--format=jobid"}
+	// Slurm writes a job's end, its user and its comment one after the other.
 	harness.Eventually(t, "the accounting of all", func() bool {
-		return strings.Count(c.n.Root("sacct", "-a", "-n", "-X", "-P", "--format=jobid,state", "--jobs="+strings.Join(all, ",")), "COMPLETED") == len(all)
+		out := c.n.Root("sacct", "-a", "-n", "-X", "-P", "--format=jobid,state,user,comment", "--jobs="+strings.Join(all, ","))
+		return strings.Count(out, "COMPLETED") == len(all) && strings.Count(out, "|"+c.Name+"|agent-sandbox/1 ") == 3
 	})
 	for scope, in := range map[string][]string{"session": {own}, "project": {own, session}, "user": {own, session, project, plain}, "none": nil} {
 		s := *c

@@ -229,13 +229,23 @@ func TestALauncherThatFailsIsSeen(t *testing.T) {
 
 func TestTheEnvironmentIsTheSessions(t *testing.T) {
 	c := newClient(t)
-	c.env = []string{"KEPT=yes", "SBATCH_JOB_NAME=evil", "SBATCH_TIMELIMIT=3", "SLURM_TASK_PROLOG=/bin/true", "SBATCH_COMMENT=x", "SBATCH_EXPORT=NONE", "SANDBOX_BACKEND=landlock"}
-	id := c.submit("-o", "o", "--export=ALL,MINE=a=b,LD_PRELOAD=/nothere.so", "--wrap", `echo "$KEPT,$MINE,$SANDBOX_QUIET,$LD_PRELOAD,$SLURM_TASK_PROLOG,$SANDBOX_BACKEND"`)
+	c.env = []string{"KEPT=yes", "SBATCH_JOB_NAME=evil", "SBATCH_TIMELIMIT=3", "SLURM_TASK_PROLOG=/bin/true", "SBATCH_COMMENT=x", "SBATCH_EXPORT=NONE"}
+	id := c.submit("-o", "o", "--export=ALL,MINE=a=b,LD_PRELOAD=/nothere.so", "--wrap", `echo "$KEPT,$MINE,$SANDBOX_QUIET,$LD_PRELOAD,$SLURM_TASK_PROLOG"`)
 	job := c.n.Root("scontrol", "show", "job", id)
 	c.ended(id)
-	contains(t, "the output", c.read("o"), "yes,a=b,true,/nothere.so,,bwrap\n")
+	contains(t, "the output", c.read("o"), "yes,a=b,true,/nothere.so,\n")
 	contains(t, "the job", job, "JobName=wrap", "TimeLimit=UNLIMITED")
 	want(t, "what the launcher said", c.said(id), "")
+}
+
+func TestAJobRunsInBwrapAsTheSessionDoes(t *testing.T) {
+	c := newClient(t)
+	c.Config("SANDBOX_BACKEND=landlock\n") // what the node would choose
+	c.env = []string{"SANDBOX_BACKEND=landlock"}
+	id := c.submit("-o", "o", "--wrap", "echo $SANDBOX_BACKEND")
+	c.ended(id)
+	contains(t, "the output", c.read("o"), "bwrap\n")
+	contains(t, "a step", c.run("srun", "sh", "-c", "echo $SANDBOX_BACKEND").Stdout, "bwrap\n")
 }
 
 func TestTheSandboxsEnvironmentIsNotOutsides(t *testing.T) {

@@ -107,3 +107,17 @@ func TestAReloadChangesWhatSbatchMayWrite(t *testing.T) {
 	reload()
 	contains(t, "after", sh.Sh(submit), "not where this session may write")
 }
+
+func TestAJobUsesSlurmItself(t *testing.T) {
+	c := newClient(t)
+	sh := c.session()
+	c.Write("proj/job.sh", "#!/bin/sh\n#SBATCH -n2 -o out\nsrun --quiet sh -c 'echo step $SLURM_JOB_ID $SLURM_PROCID $SANDBOX_ACTIVE' | sort\nsbatch --parsable -o nested --wrap 'echo $SANDBOX_ACTIVE'\n")
+	id := sbatch(t, sh, "sbatch job.sh")
+	c.ended(id)
+	out := strings.Split(strings.TrimSpace(c.read("out")), "\n")
+	if len(out) != 3 || out[0] != "step "+id+" 0 1" || out[1] != "step "+id+" 1 1" {
+		t.Fatalf("%q %s", out, c.said(id))
+	}
+	c.ended(out[2])
+	want(t, "the nested job", c.read("nested"), "1\n")
+}
