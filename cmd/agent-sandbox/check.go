@@ -49,7 +49,11 @@ func check(args []string, stdout io.Writer, p cli.Printer) int {
 		w = table
 	}
 	for _, f := range findings {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.State, f.What, f.Why, f.Mend)
+		line := fmt.Sprintf("%s\t%s\t%s\t%s", f.State, f.What, f.Why, f.Mend)
+		if table != nil {
+			line = strings.TrimRight(line, "\t") // no column of blanks
+		}
+		fmt.Fprintln(w, line)
 	}
 	if table != nil {
 		table.Flush()
@@ -98,10 +102,17 @@ func daemonFinding() bwrap.Finding {
 func configFinding(p cli.Printer) (bwrap.Finding, bool) {
 	l, err := layout.Configure(context.Background(), layout.Options{})
 	if err != nil {
-		p.Error(err)
-		return bwrap.Finding{State: "no", What: "configuration", Why: err.Error(), Mend: "mend the file that is named"}, false
+		mend := "mend the file that is named"
+		var hinted *cli.Hinted
+		if errors.As(err, &hinted) {
+			mend = hinted.Hint()
+		}
+		return bwrap.Finding{State: "no", What: "configuration", Why: err.Error(), Mend: mend}, false
 	}
 	warn(l, p)
+	if n := len(l.Warnings); n > 0 {
+		return bwrap.Finding{State: "warn", What: "configuration", Why: fmt.Sprintf("%d warnings", n), Mend: "mend what is warned of on standard error"}, true
+	}
 	if len(l.Config.Files) == 0 {
 		return bwrap.Finding{State: "ok", What: "configuration", Why: "built-in defaults; your own settings go to " + l.Config.ConfigDir + "/sandbox.conf"}, true
 	}

@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -80,6 +82,7 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 		p.Hint("agent-sandbox --help shows the usage")
 		return cli.LaunchFailed
 	}
+	req.Subcommands = append(slices.Sorted(maps.Keys(subcommands)), "--help", "--version")
 	return launch.Run(context.Background(), req, stdout, p)
 }
 

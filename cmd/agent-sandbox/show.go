@@ -115,6 +115,9 @@ func sessions(args []string, stdout io.Writer, p cli.Printer) int {
 		fmt.Fprintln(t, "ID\tPID\tSTARTED\tBACKEND\tPROJECT\tCOMMAND")
 		w = t
 	}
+	if f, ok := stdout.(*os.File); ok && sys.IsTerminal(int(f.Fd())) && len(live) == 0 {
+		p.Hint("no session runs; agent-sandbox COMMAND starts one")
+	}
 	for _, e := range live {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\n", e.ID, e.Launcher.PID, e.Started.UTC().Format(time.RFC3339), e.Backend,
 			record.Escape(e.Project), record.Escape(e.Command))

@@ -30,6 +30,7 @@ type Spec struct {
 	IsolateNet bool              // own network namespace with nothing but loopback
 	Seccomp    []byte            // filter program, an array of struct sock_filter; empty for none
 	NProc      string            // RLIMIT_NPROC of the command, empty for the caller's
+	Hint       string            // what to do where there is no such command inside
 
 	// Before is called right before each try to start bwrap, with the inode of a
 	// socket that all of the sandbox's processes hold until the command runs: for

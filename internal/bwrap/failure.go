@@ -24,6 +24,10 @@ const MinVersion = "0.5"
 // ErrMissing says that there is no bwrap.
 var ErrMissing = errors.New("bwrap is not installed")
 
+// ErrLimit says that a limit of the calling process is too small, not that bwrap
+// cannot work on this host.
+var ErrLimit = errors.New("a limit of this process is too small for the sandbox")
+
 const installHint = "install it: apt install bubblewrap (dnf install bubblewrap)"
 
 // Find returns the path of bwrap: the first in the absolute folders of PATH that
@@ -31,13 +35,18 @@ const installHint = "install it: apt install bubblewrap (dnf install bubblewrap)
 func Find() (string, error) {
 	path, err := execpath.Host("bwrap", os.Getenv("PATH"))
 	if errors.Is(err, fs.ErrPermission) {
-		return "", cli.WithHint(errors.New("the bwrap in PATH is not executable"), "see ls -l $(command -v bwrap); or "+installHint)
+		return "", &StartError{cli.WithHint(errors.New("the bwrap in PATH is not executable"), "see ls -l $(command -v bwrap); or "+installHint)}
 	}
 	if err != nil {
-		return "", cli.WithHint(ErrMissing, installHint)
+		return "", &StartError{cli.WithHint(ErrMissing, installHint)}
 	}
 	return path, nil
 }
+
+// A StartError says why bwrap did not set up the sandbox.
+type StartError struct{ error }
+
+func (e *StartError) Unwrap() error { return e.error }
 
 // A failure is a bwrap that ended before sandbox-init reported.
 type failure struct {
@@ -103,10 +112,16 @@ const (
 )
 
 // explain says what a failure of bwrap means, and how to mend it.
-func (f *failure) explain(bwrap string) error { return explain(f, bwrap, hostFacts(bwrap)) }
+func (f *failure) explain(bwrap string) error {
+	return &StartError{explain(f, bwrap, hostFacts(bwrap))}
+}
 
 func explain(f *failure, bwrap string, host facts) error {
 	text := strings.TrimPrefix(f.text, "bwrap: ")
+	runtime := strings.HasPrefix(text, "runtime: ") || strings.HasPrefix(text, "fatal error: ")
+	if runtime {
+		text, _, _ = strings.Cut(text, "\n") // the rest is the stack of a supervisor that could not start
+	}
 	if text == "" {
 		text = "bwrap ended with status " + strconv.Itoa(status(f.status)) + " and said nothing"
 	}
@@ -123,6 +138,8 @@ func explain(f *failure, bwrap string, host facts) error {
 	switch {
 	case host.version != "" && older(host.version, MinVersion):
 		return cli.WithHint(fail("bwrap "+host.version+" is too old, "+MinVersion+" is needed"), "install a newer bubblewrap")
+	case has("Resource temporarily unavailable", "Too many open files", "Cannot allocate memory", "File too large"), runtime, f.status.Signaled():
+		return cli.WithHint(fmt.Errorf("cannot set up the sandbox: %w (%s)", ErrLimit, text), "ulimit -a shows the limits: raise the one that is reached")
 	case has("Unknown option"):
 		return cli.WithHint(fail("this bwrap lacks an option"), "install bubblewrap %s or newer", MinVersion)
 	case namespaces && host.noUserns || has("(ENOSPC)"):
@@ -148,9 +165,9 @@ func explain(f *failure, bwrap string, host facts) error {
 
 func notStarted(bwrap string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return cli.WithHint(ErrMissing, installHint)
+		return &StartError{cli.WithHint(ErrMissing, installHint)}
 	}
-	return fmt.Errorf("cannot start %s: %w", cli.Quote(bwrap), err)
+	return &StartError{fmt.Errorf("cannot start %s: %w", cli.Quote(bwrap), err)}
 }
 
 // Version returns what `bwrap --version` says, as "0.8.0".

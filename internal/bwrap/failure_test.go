@@ -24,6 +24,8 @@ func TestExplain(t *testing.T) {
 		{"bwrap: Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded (ENOSPC)", facts{}, "used up", "user.max_user_namespaces"},
 		{"bwrap: Creating new namespace failed, likely because the kernel does not support user namespaces.", facts{noUserns: true}, "switched off", "user.max_user_namespaces"},
 		{"bwrap: Can't mount proc on /newroot/proc: Operation not permitted", facts{inContainer: true}, "container", "SANDBOX_BACKEND=landlock"},
+		{"bwrap: Creating new namespace failed: Resource temporarily unavailable", facts{inContainer: true}, "limit", "ulimit"},
+		{"bwrap: Can't open /proc/self/mountinfo: Too many open files", facts{}, "limit", "ulimit"},
 		{"bwrap: Unexpected capabilities but not setuid, old file caps config?", facts{}, "capabilities", "setpriv"},
 		{"bwrap: Unknown option --perms", facts{version: "0.4.1"}, "bwrap 0.4.1 is too old", "newer"},
 		{"bwrap: Unknown option --whatever", facts{version: "0.8.0"}, "lacks an option", MinVersion},

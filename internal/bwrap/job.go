@@ -3,6 +3,7 @@ package bwrap
 import (
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -38,6 +39,21 @@ var catch = sync.OnceValue(func() chan os.Signal {
 	notify(c, deadly)
 	return c
 })
+
+// Interruption is an *Interrupted where a signal came, since Catch, that ends a
+// launch, else nil. It is for what a launch does beside Start.
+func Interruption() error {
+	for {
+		select {
+		case sig := <-catch():
+			if slices.Contains(deadly, sig) {
+				return &Interrupted{sig.(syscall.Signal)}
+			}
+		default:
+			return nil
+		}
+	}
+}
 
 // notify is signal.Notify for those of the signals that are not ignored. Each costs
 // a few switches between threads.

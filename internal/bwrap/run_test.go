@@ -136,6 +136,16 @@ func (u user) pids(text string) []int {
 	return pids
 }
 
+// describe is the first line of /proc/PID/stat of each process.
+func describe(pids []int) string {
+	var out []string
+	for _, pid := range pids {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		out = append(out, fmt.Sprintf("%.60s", stat))
+	}
+	return strings.Join(out, "; ")
+}
+
 func (u user) pid(text string) int {
 	u.T.Helper()
 	var pids []int

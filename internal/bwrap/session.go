@@ -52,18 +52,17 @@ func (i *Interrupted) Error() string {
 func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 
 // Start starts the sandbox and returns when every mount is in place. The command
-// does not run before Go. The error says what is wrong and how to mend it.
+// does not run before Go. The error says what is wrong and how to mend it. w may be
+// nil; it is used up.
 //
 // From here on the signals that end, stop or inform a program are caught, and
 // Session.Wait passes them on. Every descriptor of the launcher above 2 becomes
 // close-on-exec, those its caller left open included.
-func Start(spec Spec) (*Session, error) {
-	// From here on the launcher waits. With one processor the runtime lets go of
-	// it as soon as a thread blocks, and does not look every 20 µs whether it should.
-	runtime.GOMAXPROCS(1)
+func Start(spec Spec, w *Waiting) (*Session, error) {
 	signals := catch()
 	for try := 1; ; try++ {
-		s, err := start(spec, signals)
+		s, err := start(spec, w, signals)
+		w = nil
 		var f *failure
 		if err == nil || !errors.As(err, &f) {
 			return s, err
@@ -74,39 +73,38 @@ func Start(spec Spec) (*Session, error) {
 	}
 }
 
-func start(spec Spec, signals chan os.Signal) (*Session, error) {
-	opts := options(spec)
+func start(spec Spec, w *Waiting, signals chan os.Signal) (*Session, error) {
+	opts, content := options(spec), copies(spec.Mounts)
 	if n := len(opts); n > maxArgs-10 {
+		w.Abandon()
 		return nil, cli.WithHint(fmt.Errorf("cannot start bwrap: %d mounts make %d arguments, it takes %d", len(spec.Mounts), n, maxArgs),
 			"name common parent folders in the configuration instead of single entries")
 	}
-	var open files
-	defer open.close()
-	args, err1 := open.memfd("args", []byte(strings.Join(opts, "\x00")+"\x00"))
-	seccomp, err2 := open.memfd("seccomp", spec.Seccomp)
-	info, err3 := open.memfd("info", nil)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	if w == nil || len(content) > spares {
+		w.Abandon()
+		w = await(spec.Bwrap, len(content))
+	}
+	c, err := w.take()
+	if err != nil {
 		return nil, err
 	}
-	p := Program{
-		Path: spec.Bwrap, Args: []string{"--args", "3", "--", InitPath},
-		// The command's environment goes to sandbox-init in a file. Here a
-		// variable such as LD_PRELOAD would act outside the sandbox, from a folder
-		// that an agent may write to, and any would show in pid 1's environ.
-		Env:       []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}, // sandbox-init starts faster, and dies silently
-		Command:   sandboxinit.Command{NProc: spec.NProc, Env: spec.Env, Args: spec.Command},
-		Before:    []*os.File{fdArgs - 3: args, fdSeccomp - 3: seccomp, fdInfo - 3: info},
-		DieWithUs: true,
+	err = errors.Join(sys.Fill(c.seccomp, spec.Seccomp), sys.Fill(c.command, sandboxinit.Command{NProc: spec.NProc, Hint: spec.Hint, Env: spec.Env, Args: spec.Command}.Marshal()))
+	for i, m := range content {
+		err = errors.Join(err, sys.Fill(c.content[i], m.Content))
 	}
-	for _, m := range copies(spec.Mounts) {
-		f, err := open.memfd("data", m.Content)
-		if err != nil {
-			return nil, err
-		}
-		p.After = append(p.After, f)
+	if err == nil && spec.Before != nil {
+		err = spec.Before(c.session.socket)
 	}
-	return p.start(signals, spec.Before, func(s *Session, m *sys.Message) error {
-		s.readInfo(info)
+	if err != nil {
+		c.abandon()
+		return nil, err
+	}
+	defer c.open.close()
+	// A bwrap that is gone says why when it is waited for.
+	io.WriteString(c.args, strings.Join(opts, "\x00")+"\x00")
+	c.args.Close()
+	return c.session.await(signals, func(s *Session, m *sys.Message) error {
+		s.readInfo(c.info)
 		if m == nil {
 			return nil
 		}
@@ -130,7 +128,18 @@ type Program struct {
 // StartProgram is Start for a backend that has no pid namespace of its own, or none
 // that the caller may look at: InitPID, MountNS and PIDNS of the session stay 0.
 func StartProgram(p Program) (*Session, error) {
-	s, err := p.start(catch(), nil, func(s *Session, m *sys.Message) error {
+	signals := catch()
+	var open files
+	defer open.close()
+	command, err := open.memfd("command", p.Command.Marshal())
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.fork(command)
+	if err != nil {
+		return nil, err
+	}
+	s, err = s.await(signals, func(s *Session, m *sys.Message) error {
 		s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
 		if m != nil {
 			s.Supervisor = m.PID
@@ -165,9 +174,8 @@ func (open *files) memfd(name string, content []byte) (*os.File, error) {
 	return f, err
 }
 
-// start starts p and waits until sandbox-init has reported, or p has ended; found
-// is called with the report, or with nil where there was none.
-func (p Program) start(signals chan os.Signal, before func(socket uint64) error, found func(*Session, *sys.Message) error) (*Session, error) {
+// fork starts p, with the file that sandbox-init reads its command from.
+func (p Program) fork(command *os.File) (s *Session, err error) {
 	if err := sys.CloexecFrom(3); err != nil {
 		return nil, err
 	}
@@ -176,18 +184,20 @@ func (p Program) start(signals chan os.Signal, before func(socket uint64) error,
 	if err := sys.BecomeSubreaper(); err != nil {
 		return nil, err
 	}
-	var open files
-	defer open.close()
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
-	open = append(open, null)
-	command, err1 := open.memfd("command", p.Command.Marshal())
-	stderr, err2 := open.memfd("stderr", nil)
-	if err := errors.Join(err1, err2); err != nil {
+	defer null.Close()
+	stderr, err := sys.Memfd("stderr", nil)
+	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			stderr.Close()
+		}
+	}()
 	ours, theirs, err := sys.SocketPair()
 	if err != nil {
 		return nil, err
@@ -216,7 +226,7 @@ func (p Program) start(signals chan os.Signal, before func(socket uint64) error,
 		fds = append(fds, f.Fd())
 	}
 
-	s := &Session{control: ours, socket: socket, signals: signals, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
+	s = &Session{control: ours, socket: socket, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
 	s.owns = func(pgrp int) bool {
 		ns, err := sys.NSInode(strconv.Itoa(pgrp), "pid")
 		return err == nil && ns == s.PIDNS
@@ -224,14 +234,6 @@ func (p Program) start(signals chan os.Signal, before func(socket uint64) error,
 	attr := &syscall.SysProcAttr{PidFD: &s.pidfd}
 	if p.DieWithUs {
 		attr.Pdeathsig = syscall.SIGKILL
-	}
-	if before != nil {
-		err = before(socket)
-	}
-	if err != nil {
-		syscall.Close(ours)
-		syscall.Close(theirs)
-		return nil, err
 	}
 	var pid int
 	onLastingThread(func() {
@@ -248,8 +250,16 @@ func (p Program) start(signals chan os.Signal, before func(socket uint64) error,
 		ws, _ := sys.WaitChild(pid)
 		s.exited <- ws
 	}()
+	return s, nil
+}
+
+// await waits until sandbox-init has reported, or the program has ended; found is
+// called with the report, or with nil where there was none.
+func (s *Session) await(signals chan os.Signal, found func(*Session, *sys.Message) error) (*Session, error) {
+	s.signals = signals
+	defer s.stderr.Close() // what it says is part of the error
 	if err := s.awaitReady(found); err != nil {
-		syscall.Close(ours)
+		syscall.Close(s.control)
 		return nil, err
 	}
 	return s, nil
@@ -330,7 +340,6 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 		s.end()
 		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
 	}
-	signal.Ignore(ignored...) // not before: what bwrap inherits the command has too
 	return nil
 }
 
@@ -376,6 +385,11 @@ func (s *Session) identify(m sys.Message) error {
 	s.PIDNS, err = sys.NSInode(pid, "pid")
 	return err
 }
+
+// Ignore has the launcher ignore, from now on, what a terminal or a closed pipe would
+// stop or end it with. Not before the last bwrap has been started: what that
+// inherits the command has too.
+func Ignore() { signal.Ignore(ignored...) }
 
 // Go lets the command run.
 func (s *Session) Go() error {

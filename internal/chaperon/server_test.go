@@ -287,6 +287,49 @@ func within(c <-chan bool) bool {
 	}
 }
 
+func TestARequestThatDoesNotComeIsGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, echo)
+	_, inside := w.fifo()
+	if _, errs, exit := w.ask(relay.Request{Command: "sbatch", Body: inside}).answer(); exit != "1" || !strings.Contains(errs, "did not come in time") {
+		t.Errorf("%q, %q", errs, exit)
+	}
+}
+
+// Memory has a bound: of long requests there are only so many, and short ones go on.
+func TestLongRequestsAreFew(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, echo)
+	ask := func(end string) *client {
+		body, inside := w.fifo()
+		f, err := os.OpenFile(body, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		c := w.ask(relay.Request{Command: "sbatch", Body: inside})
+		go io.WriteString(f, lines(strings.Repeat("x", 2*smallBody))+end)
+		return c
+	}
+	var held []*client
+	for range maxLarge {
+		held = append(held, ask(""))
+	}
+	w.probe("among long requests")
+	order := make(chan string, maxLarge+1)
+	for _, c := range held {
+		go func() { c.answer(); order <- "one that is held" }()
+	}
+	more := ask("END\n")
+	go func() { more.answer(); order <- "one more" }()
+	if first := <-order; first != "one that is held" {
+		t.Errorf("%s was served first", first)
+	}
+	for range maxLarge {
+		<-order
+	}
+}
+
 func TestACommandEndsWithItsClient(t *testing.T) {
 	started, ended := make(chan bool, 1), make(chan bool, 1)
 	w := newWorld(t, sleeper(started, ended))
@@ -332,6 +375,24 @@ func TestNothingButAFIFOInTheAnswerFolderIsOpened(t *testing.T) {
 	os.Symlink(top, w.dir+"/up")
 	os.Symlink("/dev/tty", w.dir+"/tty")
 	os.Symlink("/proc/self/fd/0", w.dir+"/magic")
+	if os.Getuid() == 0 {
+		// Another user's, in a folder that they share.
+		path, _ := w.fifo()
+		os.Rename(path, w.dir+"/foreign")
+		if err := os.Chown(w.dir+"/foreign", 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		foreign, err := os.OpenFile(w.dir+"/foreign", os.O_RDWR|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer foreign.Close()
+		w.send(relay.Request{Command: "squeue", Answer: relay.Answers + "/foreign"}.Marshal())
+		w.probe("after another user's FIFO")
+		if sys.Readable(int(foreign.Fd())) {
+			t.Error("another user's FIFO was written")
+		}
+	}
 	for _, name := range []string{"link", "filelink", "up/outside", "up/request", "tty", "magic", "file", "folder", ".", "..", "../outside", "folder/../../outside", "", "missing"} {
 		w.send(relay.Request{Command: "squeue", Answer: relay.Answers + "/" + name}.Marshal())
 	}

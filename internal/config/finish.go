@@ -43,6 +43,7 @@ func (r *Result) finish() error {
 		s.add("HOME_READONLY", p.Readonly, Origin{Layer: "agent", File: p.File})
 	}
 	r.contradictions()
+	r.wholeHome()
 	r.denied()
 	return nil
 }
@@ -91,6 +92,18 @@ func (r *Result) contradictions() {
 			}
 		}
 		s.values[drop] = slices.DeleteFunc(slices.Clone(s.values[drop]), func(e Entry) bool { return e.Text == w.Text })
+	}
+}
+
+// wholeHome warns of a home that is writable as a whole: what is not on the list of
+// protected files is the agent's then.
+func (r *Result) wholeHome() {
+	for _, e := range r.Settings.values["EXTRA_WRITABLE_PATHS"] {
+		for _, h := range r.homes {
+			if p := resolve(e.Text); p == h || under(h, p) {
+				r.warn(e.Origin, "EXTRA_WRITABLE_PATHS", "%s makes all of your home writable, but for what is always protected; name single folders", cli.Quote(e.Text))
+			}
+		}
 	}
 }
 

@@ -295,10 +295,16 @@ func (st *state) take(f *file, fr frame, messages []string) error {
 // failed is the error for a file that returned a status: what bash said of that
 // line, where it said something.
 func failed(f *file, fr frame, messages []string) error {
-	if m := said(messages, f.String()+":", "syntax error", "unexpected EOF"); m != "" {
+	if m := said(messages, f.String()+":", "syntax error", "unexpected EOF", "conditional expression", "conditional binary operator"); m != "" {
 		return cli.WithHint(errors.New(m), "mend it; `bash -n %s` checks the syntax of the file", shellWord(f.path))
 	}
 	at := Origin{File: f.path, Line: fr.line}
+	if m := said(messages, at.String()+": ", ": command not found"); m != "" {
+		name := strings.TrimSuffix(strings.TrimPrefix(m, at.String()+": "), ": command not found")
+		if _, ok := Lookup(name); ok {
+			return cli.WithHint(errors.New(m), "write %s=VALUE, without blanks around the =", name)
+		}
+	}
 	if m := said(messages, at.String()+":", ""); m != "" {
 		return cli.WithHint(errors.New(m), "the file failed with status %d", fr.status)
 	}
@@ -323,7 +329,7 @@ func (st *state) unknown(files []*file, name string) {
 		return
 	}
 	text := "no such setting"
-	if near := nearest(name); near != "" {
+	if near := cli.Nearest(name, varNames()); near != "" {
 		text += ": did you mean " + near
 	}
 	var o Origin
@@ -347,39 +353,6 @@ func shellVariable(name string) bool {
 		" LANG LANGUAGE TZ TMOUT TMPDIR USER LOGNAME SHELL CDPATH DIRSTACK EPOCHSECONDS EPOCHREALTIME EUID UID PPID GROUPS GLOBIGNORE"+
 		" HOSTNAME HOSTTYPE MACHTYPE OSTYPE OLDPWD PWD SHELLOPTS SHLVL TERM TIMEFORMAT POSIXLY_CORRECT INPUTRC IGNOREEOF FIGNORE"+
 		" EXECIGNORE EMACS ENV FCEDIT COLUMNS LINES COMPREPLY PROMPT_COMMAND PROMPT_DIRTRIM CHILD_MAX INSIDE_EMACS"), name)
-}
-
-// nearest is the variable whose name is at most two edits away, empty where none is.
-func nearest(name string) string {
-	best, found := 3, ""
-	for _, v := range Vars {
-		if d := distance(name, v.Name); d < best {
-			best, found = d, v.Name
-		}
-	}
-	return found
-}
-
-// distance is the number of insertions, deletions and replacements of bytes
-// between two names (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost++
-			}
-			diag = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 func (st *state) takeScalar(f *file, v Var, val value) error {

@@ -128,6 +128,14 @@ func (s *Settings) Set(name string, entries []Entry) {
 	s.values[name] = entries
 }
 
+func varNames() []string {
+	var out []string
+	for _, v := range Vars {
+		out = append(out, v.Name)
+	}
+	return out
+}
+
 // Lookup finds a variable by name.
 func Lookup(name string) (Var, bool) {
 	i, ok := varIndex[name]

@@ -35,6 +35,9 @@ const repairTimeout = 10 * time.Second
 // retryEvery is how often a guard without inotify watches looks.
 const retryEvery = time.Second
 
+// settle is for how long after the launch nothing but mountinfo is watched.
+const settle = 100 * time.Millisecond
+
 // A Guard watches one session.
 type Guard struct {
 	reg       *session.Registry
@@ -73,10 +76,28 @@ func New(reg *session.Registry, id string, log *sessionlog.Log, signals int) (*G
 	if g.root, err = sys.OpenLink(fmt.Sprintf("/proc/%d/root", g.rec.Sandbox.PID)); err != nil {
 		return nil, err
 	}
+	table, err := g.table()
+	if err != nil {
+		return nil, err
+	}
 	if !g.rec.Sandbox.Alive() {
 		return nil, errors.New("the sandbox has ended")
 	}
+	g.locate(table)
 	return g, nil
+}
+
+// locate notes the mounts at the writable paths of the plan, as the launch made them.
+func (g *Guard) locate(table map[int]mountinfo.Mount) {
+	rw := map[string]bool{}
+	for _, m := range g.plan() {
+		rw[m.Path] = m.Kind == mountplan.RW
+	}
+	for id, m := range table {
+		if rw[m.Point] && !m.ReadOnly() && !m.SuperReadOnly() {
+			g.at[id] = m.Point
+		}
+	}
 }
 
 // Off says whether the session is not to be guarded (MOUNT_GUARD=off).
@@ -93,7 +114,10 @@ func (g *Guard) setting(name string) string {
 
 // Run guards until the session's namespace is gone.
 func (g *Guard) Run() error {
-	// The command does not wait for this: what happened since the launch, the check finds.
+	// A command that ends at once neither shares its processors with this, nor waits
+	// until the kernel has let go of the watches, which takes longer than such a
+	// command (fsnotify_destroy_group). What happened since the launch, the check finds.
+	sys.WaitChange(nil, int(g.mountinfo.Fd()), settle)
 	g.watch()
 	g.check()
 	for {

@@ -37,11 +37,16 @@ func (r *run) on(name string, stdout io.Writer) (int, error) {
 		return r.bwrap(stdout)
 	}
 	code, err := r.bwrap(stdout)
-	var stopped *bwrap.Interrupted
-	if err == nil || errors.As(err, &stopped) || errors.Is(err, errChanged) {
+	// Whatever else went wrong would with another backend.
+	var failed *bwrap.StartError
+	if !errors.As(err, &failed) || errors.Is(err, bwrap.ErrLimit) {
 		return code, err
 	}
 	findings, usable := backend.Probe("bwrap")
+	// A trial start that Ctrl-C has ended says nothing of bwrap.
+	if stopped := bwrap.Interruption(); stopped != nil {
+		return 0, stopped
+	}
 	if usable {
 		return code, err
 	}
@@ -83,7 +88,10 @@ func (r *run) admit(name string, losses []mountplan.Loss) error {
 // unlisted starts a session that gets no record, lets its command run, and waits.
 // plan has the placeholders that the backend needs.
 func (r *run) unlisted(name string, plan *mountplan.Plan, s backend.Session, start func(backend.Session) (*bwrap.Session, error)) (int, error) {
-	return r.registered(plan, func(session.Here, []string) (int, error) {
+	return r.registered(func(here session.Here) (int, error) {
+		if _, err := r.claim(here, plan); err != nil {
+			return 0, err
+		}
 		if err := r.reg.WriteUnlisted(session.Unlisted{ID: r.id, Backend: name, Project: r.Project}); err != nil {
 			return 0, err
 		}
@@ -93,6 +101,7 @@ func (r *run) unlisted(name string, plan *mountplan.Plan, s backend.Session, sta
 		if err != nil {
 			return 0, err
 		}
+		bwrap.Ignore()
 		r.banner()
 		if err := running.Go(); err != nil {
 			running.Kill()
@@ -145,11 +154,14 @@ func (r *run) landlock(stdout io.Writer) (int, error) {
 }
 
 func (r *run) firejail(stdout io.Writer) (int, error) {
-	path, err := firejail.Find()
-	if err != nil {
+	if err := r.withoutChaperon("firejail"); err != nil {
 		return 0, err
 	}
-	if err := r.withoutChaperon("firejail"); err != nil {
+	if err := r.plan(); err != nil {
+		return 0, err
+	}
+	path, err := firejail.Find()
+	if err != nil {
 		return 0, err
 	}
 	s, err := r.confined("firejail")

@@ -20,6 +20,7 @@ import (
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/environ"
+	"agent-sandbox/internal/execpath"
 	"agent-sandbox/internal/helper"
 	"agent-sandbox/internal/host"
 	"agent-sandbox/internal/keeper"
@@ -29,6 +30,7 @@ import (
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/seccomp"
 	"agent-sandbox/internal/session"
+	"agent-sandbox/internal/sys"
 )
 
 // Request is a launch as the user asked for it.
@@ -37,11 +39,15 @@ type Request struct {
 	Backend string // --backend, empty: SANDBOX_BACKEND decides
 	DryRun  bool
 	Command []string
+
+	Subcommands []string // what Command[0] may have been meant for
 }
 
 // Run launches and returns the exit status: the command's own, or 125 with a
 // message where the command did not run.
 func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int {
+	// What bwrap left is not to be seen after the launcher has ended.
+	defer sys.ReapZombies()
 	warned := map[string]bool{}
 	for try := 1; ; try++ {
 		code, err := once(ctx, req, stdout, p, warned)
@@ -66,12 +72,11 @@ func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int 
 const tries = 5
 
 func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, warned map[string]bool) (int, error) {
-	l, err := layout.Make(ctx, layout.Options{Project: req.Project, Command: req.Command[0]})
+	l, err := layout.Checked(ctx, layout.Options{Project: req.Project, Command: req.Command[0]})
 	if err != nil {
 		return 0, err
 	}
 	r := &run{Layout: l, req: req, p: p, warned: warned}
-	r.warnings()
 	if err := r.unavailable(); err != nil {
 		return 0, err
 	}
@@ -97,6 +102,9 @@ type run struct {
 	reg *session.Registry
 	id  string
 
+	others []*session.Registry // the user's other registries
+	late   []mountplan.Mount   // those of the plan that mount-repair makes
+
 	warned   map[string]bool                 // warnings that were printed
 	guard    func() (*keeper.Process, error) // waits for startGuard
 	chaperon *helper.Process                 // nil where none runs
@@ -110,6 +118,15 @@ func (r *run) warn(text string) {
 	}
 }
 
+// plan makes the plan and prints what there is to warn of.
+func (r *run) plan() error {
+	if err := r.MakePlan(); err != nil {
+		return err
+	}
+	r.warnings()
+	return nil
+}
+
 func (r *run) warnings() {
 	for _, w := range r.Warnings {
 		r.warn(w)
@@ -119,39 +136,63 @@ func (r *run) warnings() {
 func (r *run) settings() *config.Settings { return r.Config.Settings }
 
 func (r *run) bwrap(stdout io.Writer) (code int, err error) {
-	spec, err := r.spec()
+	path, err := bwrap.Find()
 	if err != nil {
 		return 0, err
 	}
 	if r.req.DryRun {
-		spec.DataDir = "SESSION.d" // made by a launch, beside its record
-		if r.Chaperon {
-			spec.Requests = "SESSION.chaperon"
+		spec, err := r.spec(path)
+		if err == nil {
+			spec.DataDir = "SESSION.d" // made by a launch, beside its record
+			if r.Chaperon {
+				spec.Requests = "SESSION.chaperon"
+			}
+			for _, m := range r.late {
+				fmt.Fprintf(stdout, "# then by mount-repair: %s %s\n", m.Kind, cli.Quote(m.Path))
+			}
+			fmt.Fprintln(stdout, bwrap.CommandLine(spec))
 		}
-		fmt.Fprintln(stdout, bwrap.CommandLine(spec))
-		return cli.OK, nil
+		return cli.OK, err
 	}
-	if err := r.absent(); err != nil {
-		return 0, err
-	}
-	return r.registered(r.Plan, func(here session.Here, made []string) (int, error) {
+	return r.registered(func(here session.Here) (int, error) {
+		// Both start while the plan is made.
+		waiting := bwrap.Await(path)
 		r.startGuard()
 		defer func() {
 			if guard, _ := r.guard(); guard != nil {
 				guard.Stop()
 			}
 		}()
-		if err := r.startChaperon(&spec); err != nil {
-			return 0, err
-		}
 		defer r.endChaperon()
-		if err := r.writeData(); err != nil {
+		spec, made, err := r.ready(path, here)
+		if err != nil {
+			waiting.Abandon()
 			return 0, err
 		}
-		spec.DataDir = r.reg.DataDir(r.id)
-		spec.Env = append(spec.Env, "SANDBOX_SESSION="+r.id)
-		return r.session(spec, here, made)
+		return r.session(spec, waiting, here, made)
 	})
+}
+
+// ready makes the plan, and all that a bwrap session needs on the host.
+func (r *run) ready(path string, here session.Here) (spec bwrap.Spec, made []string, err error) {
+	if spec, err = r.spec(path); err != nil {
+		return spec, nil, err
+	}
+	if err := r.absent(); err != nil {
+		return spec, nil, err
+	}
+	if made, err = r.claim(here, r.Plan); err != nil {
+		return spec, nil, err
+	}
+	if err := r.startChaperon(&spec); err != nil {
+		return spec, nil, err
+	}
+	if err := r.writeData(); err != nil {
+		return spec, nil, err
+	}
+	spec.DataDir = r.reg.DataDir(r.id)
+	spec.Env = append(spec.Env, "SANDBOX_SESSION="+r.id)
+	return spec, made, nil
 }
 
 // absent refuses a session in which something to be protected, that is not there and
@@ -167,14 +208,14 @@ func (r *run) absent() error {
 	return nil
 }
 
-// registered runs f with a folder for the session in the registry, what the plan
-// needs on the host made, and takes both away when f returns.
-func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []string) (int, error)) (code int, err error) {
+// registered runs f with a folder for the session in the registry, and takes the
+// session away when f returns, with what was made for it on the host.
+func (r *run) registered(f func(here session.Here) (int, error)) (code int, err error) {
 	here, err := session.Place()
 	if err != nil {
 		return 0, err
 	}
-	live, errs := session.Sweep(r.User)
+	live, errs := session.Sweep(r.User) // before the plan: it takes places away at which dead sessions mounted
 	for _, err := range errs {
 		r.warn(err.Error())
 	}
@@ -183,25 +224,27 @@ func (r *run) registered(plan *mountplan.Plan, f func(here session.Here, made []
 		return 0, cli.WithHint(fmt.Errorf("cannot use the registry of sessions: %w", err), "the folder has to be yours alone: chmod 700 it")
 	}
 	defer r.reg.Close()
-	others, _ := session.Existing(r.User)
-	others = slices.DeleteFunc(others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
+	r.others, _ = session.Existing(r.User)
+	r.others = slices.DeleteFunc(r.others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
 	bwrap.Catch() // from here on there is something to take away again
 	if r.id, err = r.reg.NewSession(); err != nil {
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
 	defer func() {
-		if e := r.reg.End(others, r.id); e != nil && err == nil {
+		if e := r.reg.End(r.others, r.id); e != nil && err == nil {
 			r.warn(fmt.Sprintf("cannot take session %s off the registry: %v", r.id, e))
 		}
 	}()
+	return f(here)
+}
+
+// claim makes what the session needs on the host: folders that the user asked for,
+// and the places at which something is mounted.
+func (r *run) claim(here session.Here, plan *mountplan.Plan) (made []string, err error) {
 	if err := r.prepare(); err != nil {
-		return 0, err
+		return nil, err
 	}
-	made, err := r.reg.Claim(others, r.id, here, plan)
-	if err != nil {
-		return 0, err
-	}
-	return f(here, made)
+	return r.reg.Claim(r.others, r.id, here, plan)
 }
 
 // startGuard starts the guard; guard waits until it has been.
@@ -217,13 +260,14 @@ func (r *run) startGuard() {
 }
 
 // session starts everything, writes the record, lets the command run and waits.
-func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, error) {
+func (r *run) session(spec bwrap.Spec, waiting *bwrap.Waiting, here session.Here, made []string) (int, error) {
 	guard, err := r.guard()
 	if err != nil {
+		waiting.Abandon()
 		return 0, err
 	}
 	spec.Before = guard.Expect
-	s, err := bwrap.Start(spec)
+	s, err := bwrap.Start(spec, waiting)
 	if err != nil {
 		return 0, err
 	}
@@ -262,6 +306,9 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 	if err := r.private(rec); err != nil {
 		return 0, err
 	}
+	if err := r.mountLate(rec); err != nil {
+		return 0, err
+	}
 	if err := verify(s.InitPID, r.Plan.Mounts); err != nil {
 		return 0, err
 	}
@@ -274,6 +321,7 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 	if err := r.serveSlurm(s.InitPID); err != nil {
 		return 0, err
 	}
+	bwrap.Ignore()
 	r.banner()
 	if err := s.Go(); err != nil {
 		return 0, err
@@ -281,18 +329,20 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 	return s.Wait(), nil
 }
 
-// spec is what bwrap is to be started from.
-func (r *run) spec() (bwrap.Spec, error) {
+// spec makes the plan; it is what bwrap is to be started from.
+func (r *run) spec(path string) (bwrap.Spec, error) {
 	s := r.settings()
-	spec := bwrap.Spec{Mounts: r.Plan.Mounts, Command: r.req.Command, Chdir: r.workdir(),
-		PrivateIPC: s.Bool("PRIVATE_IPC"), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
+	if err := r.plan(); err != nil {
+		return bwrap.Spec{}, err
+	}
+	first, late := mountplan.Split(r.Plan.Mounts)
+	r.late = late
+	spec := bwrap.Spec{Bwrap: path, Mounts: first, Command: r.req.Command, Chdir: r.workdir(),
+		PrivateIPC: s.Bool("PRIVATE_IPC"), Hint: r.hint(), NProc: s.Scalar("SANDBOX_NPROC_LIMIT")}
 	if r.User.UID == 0 {
 		spec.ProcReadOnly = bwrap.RootProc()
 	}
 	var err error
-	if spec.Bwrap, err = bwrap.Find(); err != nil {
-		return spec, err
-	}
 	if spec.Init, err = cli.Self(); err != nil {
 		return spec, err
 	}
@@ -324,6 +374,23 @@ func (r *run) environ(backend string) []string {
 		env = slurmPath(env)
 	}
 	return append(env, "SANDBOX_ACTIVE=1", "SANDBOX_BACKEND="+backend, "SANDBOX_PROJECT_DIR="+r.Project)
+}
+
+// hint says what to do where the sandbox has no such command; empty for the general
+// hint.
+func (r *run) hint() string {
+	name := r.req.Command[0]
+	path, err := execpath.Look(name, os.Getenv("PATH"))
+	near := cli.Nearest(name, r.req.Subcommands)
+	switch {
+	case err == nil:
+		return fmt.Sprintf("it is outside, at %s, which the sandbox does not show: READONLY_MOUNTS+=(%s) in the configuration shows it", cli.Quote(path), cli.Quote(filepath.Dir(path)))
+	case near != "":
+		return fmt.Sprintf("did you mean agent-sandbox %s?", near)
+	case !strings.Contains(name, "/"):
+		return "it is not in PATH outside either: install it, or give its path"
+	}
+	return ""
 }
 
 // workdir is the caller's folder where it lies in the project, else the project.
@@ -412,6 +479,21 @@ func (r *run) private(rec session.Record) error {
 	op := mountop.Op{Do: mountop.Private, Path: "/", Skip: r.settings().Strings("AUTOMOUNT_ROOTS")}
 	return mountop.All(rec.Target(), []mountop.Op{op}, privateTimeout)
 }
+
+// mountLate makes the mounts of a long plan that bwrap was not given.
+func (r *run) mountLate(rec session.Record) error {
+	if len(r.late) == 0 {
+		return nil
+	}
+	var ops []mountop.Op
+	for _, m := range r.late {
+		ops = append(ops, mountop.Op{Do: string(m.Kind), Path: m.Path})
+	}
+	return mountop.All(rec.Target(), ops, lateTimeout)
+}
+
+// lateTimeout bounds that: 10,000 mounts take seconds.
+const lateTimeout = 2 * time.Minute
 
 // privateTimeout bounds the step between start and command; it takes milliseconds.
 const privateTimeout = 30 * time.Second

@@ -110,8 +110,8 @@ func Configure(ctx context.Context, o Options) (*Layout, error) {
 	return l, nil
 }
 
-// Make loads the configuration and builds the plan.
-func Make(ctx context.Context, o Options) (*Layout, error) {
+// Checked is Configure with the rules for project folders.
+func Checked(ctx context.Context, o Options) (*Layout, error) {
 	l, err := Configure(ctx, o)
 	if err != nil {
 		return nil, err
@@ -125,7 +125,17 @@ func Make(ctx context.Context, o Options) (*Layout, error) {
 		}
 	}
 	l.opts = o
-	if err := l.plan(); err != nil {
+	l.Chaperon = l.chaperon()
+	return l, nil
+}
+
+// Make is Checked with the plan.
+func Make(ctx context.Context, o Options) (*Layout, error) {
+	l, err := Checked(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.MakePlan(); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -136,7 +146,7 @@ func Make(ctx context.Context, o Options) (*Layout, error) {
 func (l *Layout) Replan(change func(*config.Settings)) error {
 	change(l.Config.Settings)
 	l.Warnings = slices.Clone(l.Config.Warnings)
-	return l.plan()
+	return l.MakePlan()
 }
 
 // chaperon says whether the Slurm proxy runs: with auto where the host has Slurm. In a
@@ -179,7 +189,8 @@ func (l *Layout) slurm() (*mountplan.Slurm, error) {
 	return p, nil
 }
 
-func (l *Layout) plan() error {
+// MakePlan makes the plan of a layout from Checked.
+func (l *Layout) MakePlan() error {
 	o := l.opts
 	l.Chaperon = l.chaperon()
 	in, err := l.input(o.Command)

@@ -3,6 +3,7 @@ package reload
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -58,7 +59,7 @@ func (r *reloader) apply() ([]Line, error) {
 	if err := r.readBack(todo, results); err != nil {
 		return nil, err
 	}
-	r.rec.Mounts = mountplan.Next(r.had, r.layout.Plan.Mounts, r.changes, r.failed(results))
+	r.rec.Mounts = slices.DeleteFunc(mountplan.Next(r.had, r.layout.Plan.Mounts, r.changes, r.failed(results)), func(m mountplan.Mount) bool { return r.hidden[m.Path] })
 	if err := r.reg.Write(r.rec); err != nil {
 		return r.lines(results), fmt.Errorf("cannot rewrite the session record: %w", err)
 	}
@@ -184,11 +185,41 @@ func (r *reloader) do(todo []int, results []result) error {
 	}
 	r.take(ops, at, got, results, err2)
 	for _, i := range again {
-		if results[i].word == mountplan.Revoke {
+		// Busy: detached, and what held it still does.
+		if w := results[i].word; w == mountplan.Revoke || w == Busy {
 			results[i] = result{word: Detach, detail: "open descriptors and working directories there keep their access"}
 		}
 	}
-	return errors.Join(err, err2)
+	return errors.Join(err, err2, r.overlay(again, results))
+}
+
+// overlay mounts, where a mount was detached and the plan shows the path, a
+// read-only one. Where that cannot be, since the sandbox has no view of the host's
+// folder under it, the path is no longer in the record: only a restart shows it.
+func (r *reloader) overlay(detached []int, results []result) error {
+	var ops []mountop.Op
+	var at []int
+	for _, i := range detached {
+		for _, m := range r.layout.Plan.Mounts {
+			if m.Path == r.changes[i].Mount.Path && m.Kind == mountplan.RO && results[i].word == Detach {
+				ops, at = append(ops, mountop.Op{Do: mountop.RO, Path: m.Path, Source: m.From()}), append(at, i)
+			}
+		}
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	got, err := r.run(ops)
+	for k, i := range at {
+		if k >= len(got) || got[k].Status != mountop.OK && got[k].Status != mountop.Busy {
+			r.hidden[r.changes[i].Mount.Path] = true
+			results[i].detail += "; the path is empty inside, a restart shows it read-only"
+		}
+	}
+	if errors.Is(err, mountop.ErrNotEntered) {
+		return nil // the record says less than there is
+	}
+	return err
 }
 
 // run has mount-repair do ops before the deadline, with time left for the record.

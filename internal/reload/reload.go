@@ -119,7 +119,7 @@ func run(ctx context.Context, req Request, deadline time.Time, p cli.Printer) ([
 	if err != nil {
 		return nil, err
 	}
-	r := &reloader{reg: e.Registry, user: u, req: req, deadline: deadline, p: p}
+	r := &reloader{reg: e.Registry, user: u, req: req, deadline: deadline, p: p, hidden: map[string]bool{}}
 	if !req.DryRun {
 		marker, err := r.reg.Mark(e.ID, deadline)
 		if errors.Is(err, session.ErrBusy) {
@@ -193,7 +193,8 @@ type reloader struct {
 	layout   *layout.Layout
 	had      []mountplan.Mount // what the session really has of its record
 	changes  []mountplan.Change
-	refused  map[int]string // by index of changes: what must not be tried, and why
+	refused  map[int]string  // by index of changes: what must not be tried, and why
+	hidden   map[string]bool // paths of the plan that a detach left empty
 }
 
 func (r *reloader) reload(ctx context.Context) ([]Line, error) {

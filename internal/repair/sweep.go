@@ -280,6 +280,9 @@ func climb(fd int, o sys.Object) (int, error) {
 
 // within says whether fd is the object or lies below it.
 func (w *worker) within(fd int, o, obj sys.Object) bool {
+	if !obj.IsDir() {
+		return o.Same(obj)
+	}
 	at, err := syscall.Dup(fd)
 	if err != nil {
 		return true

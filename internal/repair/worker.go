@@ -528,7 +528,13 @@ func (w *worker) cover(req request, p place, fds []int) answer {
 	if err := sys.MoveMount(fd, p.fd); err != nil {
 		return failed("cannot mount it", err)
 	}
-	w.table = nil
+	if o, err := sys.ObjectOf(fd); err != nil || w.table == nil || len(w.table.below(p.path)) > 0 {
+		w.table = nil // to be read anew
+	} else {
+		writable := req.Do == opTmpfs || req.Mode == "rw"
+		w.table.add(mountinfo.Mount{ID: int(o.MountID), Parent: p.mount.ID, Major: o.Major, Minor: o.Minor, Root: "/" + name, Point: p.path,
+			Options: map[bool]string{true: "rw", false: "ro"}[writable], FSType: "tmpfs"})
+	}
 	a := answer{Status: OK}
 	if req.Do != opTmpfs && req.Mode == "" {
 		a.Guards = []protection{{Do: req.Do, Object: p.obj, Major: p.mount.Major, Minor: p.mount.Minor, Path: []byte(p.inFS()), Content: []byte(name)}}

@@ -59,26 +59,27 @@ const (
 // A Command is what to run.
 type Command struct {
 	NProc string   // RLIMIT_NPROC, empty for the caller's
+	Hint  string   // what to do where there is no such command
 	Env   []string // the whole environment
 	Args  []string // at least the name
 }
 
 // Marshal makes the content of the command file.
 func (c Command) Marshal() []byte {
-	fields := append([]string{c.NProc, strconv.Itoa(len(c.Env))}, c.Env...)
+	fields := append([]string{c.NProc, c.Hint, strconv.Itoa(len(c.Env))}, c.Env...)
 	return []byte(strings.Join(append(fields, c.Args...), "\x00"))
 }
 
 func unmarshal(data string) (c Command, err error) {
 	fields := strings.Split(data, "\x00")
 	n := -1
-	if len(fields) > 1 {
-		n, err = strconv.Atoi(fields[1])
+	if len(fields) > 2 {
+		n, err = strconv.Atoi(fields[2])
 	}
-	if err != nil || n < 0 || len(fields) < 2+n+1 {
+	if err != nil || n < 0 || len(fields) < 3+n+1 {
 		return c, errors.New("no command given")
 	}
-	return Command{NProc: fields[0], Env: fields[2 : 2+n], Args: fields[2+n:]}, nil
+	return Command{NProc: fields[0], Hint: fields[1], Env: fields[3 : 3+n], Args: fields[3+n:]}, nil
 }
 
 // path is the value of PATH; the first counts, as for getenv(3).
@@ -132,7 +133,7 @@ func Main() int {
 	// Until the command runs, what would end it ends the session.
 	s := &supervisor{}
 	if err := s.start(command); err != nil {
-		return cannotRun(command.Args[0], err)
+		return cannotRun(command.Args[0], command.Hint, err)
 	}
 	// Nothing here holds the caller's files open once the command has closed them.
 	if null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0); err == nil {
@@ -253,7 +254,7 @@ func limit(nproc string, args []string) int {
 	if err == syscall.ENOEXEC {
 		err = syscall.Exec("/bin/sh", append([]string{"sh", path}, command[1:]...), os.Environ())
 	}
-	return cannotRun(command[0], err)
+	return cannotRun(command[0], "", err)
 }
 
 // A setupError is a failure before the command's own execve.
@@ -261,7 +262,7 @@ type setupError struct{ error }
 
 func (e *setupError) Unwrap() error { return e.error }
 
-func cannotRun(name string, err error) int {
+func cannotRun(name, hint string, err error) int {
 	p := cli.Printer{Name: "agent-sandbox", W: os.Stderr}
 	status := cli.NotExec
 	var setup *setupError
@@ -272,7 +273,10 @@ func cannotRun(name string, err error) int {
 		err = cli.WithHint(errors.New("its interpreter is not there"), "see its first line (a script) or `file` (a program); what the sandbox shows: agent-sandbox plan")
 	case errors.Is(err, fs.ErrNotExist):
 		status = cli.NotFound
-		err = cli.WithHint(errors.New("no such command in the sandbox"), "what the sandbox shows: agent-sandbox plan; READONLY_MOUNTS or HOME_READONLY add to it")
+		if hint == "" {
+			hint = "what the sandbox shows: agent-sandbox plan; READONLY_MOUNTS or HOME_READONLY add to it"
+		}
+		err = cli.WithHint(errors.New("no such command in the sandbox"), "%s", hint)
 	case errors.Is(err, fs.ErrPermission):
 		err = errors.New("not executable")
 	}

@@ -20,15 +20,23 @@ func Memfd(name string, content []byte) (*os.File, error) {
 		return nil, fmt.Errorf("memfd_create %s: %w", name, err)
 	}
 	f := os.NewFile(uintptr(fd), name)
+	if err := Fill(f, content); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Fill writes the content of a file that is empty, and leaves its offset at the start.
+func Fill(f *os.File, content []byte) error {
 	for off := 0; off < len(content); {
-		n, err := unix.Pwrite(fd, content[off:], int64(off))
+		n, err := unix.Pwrite(int(f.Fd()), content[off:], int64(off))
 		if err != nil && err != unix.EINTR {
-			f.Close()
-			return nil, fmt.Errorf("write %s: %w", name, err)
+			return fmt.Errorf("write %s: %w", f.Name(), err)
 		}
 		off += max(n, 0)
 	}
-	return f, nil
+	return nil
 }
 
 // SigSet is a set of signals: bit N-1 is signal N.
@@ -296,6 +304,17 @@ func BecomeSubreaper() error {
 		return fmt.Errorf("prctl(PR_SET_CHILD_SUBREAPER): %w", err)
 	}
 	return nil
+}
+
+// ReapZombies reaps the children that have ended: orphans that came to this process,
+// a subreaper.
+func ReapZombies() {
+	for {
+		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		if err != syscall.EINTR && (err != nil || pid <= 0) {
+			return
+		}
+	}
 }
 
 // WaitChild waits for the end of a child: wait4(2). ok is false where pid is no child.

@@ -5,11 +5,14 @@ package chaperontest
 
 import (
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"agent-sandbox/internal/relay"
 	"agent-sandbox/internal/session"
@@ -301,4 +304,75 @@ func TestTheClientAnswersForItself(t *testing.T) {
 	if out := c.Sh("salloc $(seq 4000); echo $?"); !strings.Contains(out, "does not work in the sandbox") || !strings.HasSuffix(out, "\n1") {
 		t.Errorf("%q", out)
 	}
+}
+
+// An agent can put programs where the user's PATH leads.
+func TestARealCommandIsNobodysOwn(t *testing.T) {
+	u := harness.NewUser(t)
+	u.Config("CHAPERON=on\n")
+	u.Mkdir(u.Home + "/proj/bin")
+	for _, name := range []string{"sinfo", "squeue"} {
+		u.Write("proj/bin/"+name, "#!/bin/sh\ntouch "+u.Home+"/escaped\necho escaped\n")
+		os.Chmod(u.Home+"/proj/bin/"+name, 0o755)
+	}
+	r := u.Run("env", "PATH="+u.Home+"/proj/bin:/usr/bin:/bin", "timeout", "100", filepath.Join(filepath.Dir(harness.Bin(t, "agent-sandbox")), "agent-sandbox"), "--", "bash", "-c", "timeout 20 /run/agent-sandbox/bin/sinfo; timeout 20 squeue; true")
+	if _, err := os.Stat(u.Home + "/escaped"); err == nil || strings.Contains(r.Stdout, "escaped") {
+		t.Errorf("what an agent wrote ran outside: %+v", r)
+	}
+}
+
+// What was started for a session ends with it, the real command too.
+func TestARealCommandEndsWithTheSession(t *testing.T) {
+	_, err := os.Stat("/usr/bin/srun")
+	harness.Need(t, err == nil, "Slurm is not installed: run make deps")
+	// A controller that takes a connection and never answers.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conf := t.TempDir() + "/slurm.conf"
+	os.Chmod(filepath.Dir(filepath.Dir(conf)), 0o755)
+	os.Chmod(filepath.Dir(conf), 0o755)
+	if err := os.WriteFile(conf, fmt.Appendf(nil, "ClusterName=x\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=%d\nAuthType=auth/munge\nNodeName=localhost\nPartitionName=p Nodes=localhost\nMessageTimeout=600\n", l.Addr().(*net.TCPAddr).Port), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, how := range []string{"client", "launcher"} {
+		u := harness.NewUser(t)
+		u.Config("CHAPERON=on\nCHAPERON_LOG_LEVEL=debug\n")
+		u.Env = append(u.Env, "SLURM_CONF="+conf)
+		c := session_(u)
+		c.Sh("sinfo >/tmp/out 2>&1 & echo $! >/tmp/pid")
+		children := func() int {
+			data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", c.rec.Chaperon.PID, c.rec.Chaperon.PID))
+			n := len(strings.Fields(string(data)))
+			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.rec.Chaperon.PID))
+			for _, f := range tasks {
+				data, _ := os.ReadFile(f)
+				n = max(n, len(strings.Fields(string(data))))
+			}
+			return n
+		}
+		pids := func() []byte { out, _ := exec.Command("pgrep", "-u", u.Name, "-x", "sinfo").Output(); return out }
+		if !eventually(func() bool { return children() > 0 }) {
+			t.Fatalf("no command runs: %s; %s", c.Sh("cat /tmp/out"), c.log())
+		}
+		if how == "client" {
+			c.Sh("kill $(cat /tmp/pid)")
+		} else {
+			c.Cmd.Process.Kill()
+			c.Cmd.Wait()
+		}
+		harness.Eventually(t, how+" gone: the command ends", func() bool { return len(pids()) == 0 })
+	}
+}
+
+func eventually(cond func() bool) bool {
+	for range 500 {
+		if cond() {
+			return true
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return false
 }

@@ -78,7 +78,7 @@ func run(command []string) int {
 			k.Stop()
 		}
 	}()
-	s, err := bwrap.Start(spec)
+	s, err := bwrap.Start(spec, nil)
 	var interrupted *bwrap.Interrupted
 	if errors.As(err, &interrupted) {
 		return interrupted.Status()
@@ -91,6 +91,7 @@ func run(command []string) int {
 		err = k.Watch(s.InitPidfd)
 	}
 	if err == nil {
+		bwrap.Ignore()
 		err = s.Go()
 	}
 	if err != nil {

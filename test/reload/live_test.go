@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"agent-sandbox/internal/mountplan"
+	"agent-sandbox/test/harness"
 )
 
 func TestBusyNamesTheHolderAndLeavesThePathWritable(t *testing.T) {
@@ -93,6 +94,45 @@ func TestForceDetach(t *testing.T) {
 	b.want(0, "REVOKE "+f.p("kept"), "REVOKE "+f.p("inner"))
 	b.wantWritable(false, f.p("kept"), f.p("inner"))
 	b.wantPlan()
+}
+
+// After a detach the record says what the session has: the path read-only where the
+// sandbox still shows the host's folder, else nothing, and a restart is asked for
+// until there is one. The guard says nothing of it, whatever else it puts back.
+func TestAfterADetach(t *testing.T) {
+	f := newFixture(t)
+	sub := f.Project + "/sub"
+	f.Mkdir(sub)
+	f.Mkdir(f.Home + "/lib")
+	lib := "'" + f.Home + "/lib'"
+	f.conf(nil, "EXTRA_WRITABLE_PATHS+=("+lib+" "+quote(sub)+")")
+	b := f.start()
+	b.sh("exec 7>" + sub + "/f 8>" + f.Home + "/lib/f")
+	f.conf(nil, "READONLY_MOUNTS+=("+lib+")", "PROJECT_READONLY+=(sub)")
+	b.check(b.reload("--force-detach"), 0, "DETACH "+sub, "DETACH "+f.Home+"/lib")
+	if b.recorded(sub) != mountplan.RO {
+		t.Errorf("the record says %q", b.recorded(sub))
+	}
+	if got := b.recorded(f.Home + "/lib"); got != "" {
+		t.Errorf("the record says %q of a path that is empty inside", got)
+	}
+	b.wantWritable(false, sub, f.Home+"/lib")
+	for range 2 {
+		b.want(3, "RESTART "+f.Home+"/lib")
+	}
+	data, err := os.ReadFile("/etc/group")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := fmt.Sprintf("/etc/group.%d", os.Getpid())
+	if err := os.WriteFile(next, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	os.Rename(next, "/etc/group")
+	harness.Eventually(t, "guard", func() bool { return strings.Contains(b.log(), "/etc/group") })
+	if log := b.log(); strings.Contains(log, "still in use") || strings.Contains(log, "lib") {
+		t.Error(log)
+	}
 }
 
 func TestKeptUnderAWritableParent(t *testing.T) {
