@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -120,4 +121,57 @@ func TestAJobUsesSlurmItself(t *testing.T) {
 	}
 	c.ended(out[2])
 	want(t, "the nested job", c.read("nested"), "1\n")
+}
+
+// TestFlagsFromInside tries, in a session, every flag that Slurm's own help names
+// and the manual of the chaperon does not, in each spelling.
+func TestFlagsFromInside(t *testing.T) {
+	c := newClient(t)
+	sh := c.session()
+	page, err := os.ReadFile(harness.Root() + "/man/chaperon.8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"sbatch", "srun", "squeue", "scancel", "sinfo"} {
+		_, allowed, ok := strings.Cut(string(page), ".It Ic "+command+"\n")
+		if !ok {
+			t.Fatalf("the manual has nothing of %s", command)
+		}
+		allowed, _, _ = strings.Cut(allowed, ".\n")
+		known := map[string]bool{}
+		for _, l := range strings.Split(strings.ReplaceAll(allowed, `\-`, "-"), ",\n") {
+			n, _, _ := strings.Cut(l, " ")
+			known["--"+n] = true
+		}
+		tried := 0
+		for _, m := range regexp.MustCompile(`(?m)^\s*(?:-([A-Za-z]),? +)?(--[A-Za-z][A-Za-z0-9-]*)`).FindAllStringSubmatch(c.plain(command, "--help").Stdout, -1) {
+			if known[m[2]] || m[2] == "--job" || m[2] == "--step" || m[2] == "--cluster" {
+				continue
+			}
+			tried++
+			spellings := []string{m[2], m[2] + "=0", m[2] + " 0", m[2][:len(m[2])-1] + "=0"}
+			if m[1] != "" {
+				spellings = append(spellings, "-"+m[1], "-"+m[1]+"0", "-V"+m[1]+" 0")
+			}
+			for _, s := range spellings {
+				tail := ""
+				if command == "sbatch" {
+					tail = " --hold --wrap true"
+				}
+				if out := sh.Sh(command + " " + s + tail + " </dev/null; echo \"exit $?\""); strings.HasSuffix(out, "exit 0") || !strings.Contains(out, command+": error: ") || !strings.Contains(out, "in the sandbox") {
+					t.Errorf("%s %s: %s", command, s, out)
+				}
+			}
+			if command == "sbatch" {
+				if out := sh.Sh("printf '#!/bin/sh\\n#SBATCH -H\\t" + m[2] + "=0 # x\\ntrue\\n' | sbatch; echo \"exit $?\""); !strings.Contains(out, "line 2 of the script") || !strings.HasSuffix(out, "exit 255") {
+					t.Errorf("%s: %s", m[2], out)
+				}
+			}
+		}
+		if tried == 0 {
+			t.Errorf("%s: no flag was tried", command)
+		}
+		t.Logf("%s: %d flags refused", command, tried)
+	}
+	want(t, "jobs", c.ids(), "")
 }
