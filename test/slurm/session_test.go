@@ -175,3 +175,19 @@ func TestFlagsFromInside(t *testing.T) {
 	}
 	want(t, "jobs", c.ids(), "")
 }
+
+// TestAJobDoesNotWriteItsLaunchersLog: the file of what the launcher says lies
+// outside of what a session may write, and is open in the job's first processes.
+func TestAJobDoesNotWriteItsLaunchersLog(t *testing.T) {
+	c := newClient(t)
+	for _, tool := range []string{"sed", "mktemp", "chmod"} {
+		c.Write("proj/bin/"+tool, "#!/bin/sh\necho evil >&2\necho evil >>/proc/self/fd/2\nexec /usr/bin/"+tool+" \"$@\"\n")
+		os.Chmod(c.Project+"/bin/"+tool, 0o755)
+	}
+	c.Config("SANDBOX_ENV+=(PATH=" + c.Project + "/bin:/usr/bin:/bin)\n")
+	sh := c.session()
+	id := sbatch(t, sh, "sbatch -o o --wrap 'for p in /proc/[0-9]*/fd/*; do echo evil >>$p; done; echo done'")
+	c.ended(id)
+	contains(t, "the output", c.read("o"), "evil", "done\n")
+	want(t, "the launcher's log", c.said(id), "")
+}
