@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -295,4 +296,48 @@ func TestASignalReachesTheScript(t *testing.T) {
 	}
 	c.ended(job)
 	want(t, "what the script did", c.read("sig"), "got\n")
+}
+
+// TestDirectivesAreReadAsSlurmReadsThem submits scripts both ways and compares
+// what became of the lines.
+func TestDirectivesAreReadAsSlurmReadsThem(t *testing.T) {
+	c := newClient(t)
+	field := regexp.MustCompile(`(?m)(JobName=.*$|TimeLimit=\S+|NumCPUs=\S+|Requeue=\S+|JobState=\S+)`)
+	for _, lines := range []string{
+		"#SBATCH -J a -t 5",
+		"#SBATCH\t-J\ta\t-t\t5\t",
+		"#SBATCH-Ja -t5",
+		`#SBATCH -J "a b" --time=5`,
+		`#SBATCH -J 'a "b" c' --time=5`,
+		`#SBATCH -J a\ b --time=5`,
+		`#SBATCH -J "a # b" --time=5`,
+		`#SBATCH -J a#b --time=5`,
+		`#SBATCH -J a # --time=5`,
+		`#SBATCH -J "a'b"'"c"'`,
+		`#SBATCH --job-name="a \"b\""`,
+		"#SBATCH -Ja\n#\n\n   \n\t# x\n#SBATCH -t 6\nls\n#SBATCH -t 7",
+		"#SBATCH -Ja\n #SBATCH -Jb\n##SBATCH -Jc",
+		"#SBATCH -Ja\n#SBATCH -Jb",
+		"#SBATCH --requeue\n#SBATCH --no-requeue -n3",
+		"#SBATCH",
+		"#SBATCH  ",
+		"# SBATCH -Ja",
+		"#sbatch -Ja",
+		"true;#SBATCH -Ja",
+		"#SBATCH -Ja --bogus",
+		"#SBATCH --uid",
+		`#SBATCH -J "a`,
+		"#SBATCH -J",
+	} {
+		script := "#!/bin/sh\n#SBATCH -H\n" + lines + "\n"
+		p, s := c.in(script).plain("sbatch"), c.in(script).run("sbatch")
+		if (p.Code == 0) != (s.Code == 0) {
+			t.Errorf("%q: plain %+v, here %+v", lines, p, s)
+		}
+		if p.Code != 0 || s.Code != 0 {
+			continue
+		}
+		want(t, lines, strings.Join(field.FindAllString(c.n.Root("scontrol", "show", "job", c.number(s)), -1), "\n"),
+			strings.Join(field.FindAllString(c.n.Root("scontrol", "show", "job", c.number(p)), -1), "\n"))
+	}
 }
