@@ -111,6 +111,11 @@ const (
 	hintDocker   = "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined (docker) or --security-opt unmask=ALL (podman); or try SANDBOX_BACKEND=landlock, which needs no namespaces"
 )
 
+// crashed: by a signal of its own making, as with a stack of a few KiB.
+func (f *failure) crashed() bool {
+	return f.status.Signaled() && f.status.Signal() != syscall.SIGKILL || status(f.status) == cli.SignalBase+int(syscall.SIGSEGV)
+}
+
 // explain says what a failure of bwrap means, and how to mend it.
 func (f *failure) explain(bwrap string) error {
 	return &StartError{explain(f, bwrap, hostFacts(bwrap))}
@@ -138,7 +143,7 @@ func explain(f *failure, bwrap string, host facts) error {
 	switch {
 	case host.version != "" && older(host.version, MinVersion):
 		return cli.WithHint(fail("bwrap "+host.version+" is too old, "+MinVersion+" is needed"), "install a newer bubblewrap")
-	case has("Resource temporarily unavailable", "Too many open files", "Cannot allocate memory", "File too large"), runtime, f.status.Signaled():
+	case has("Resource temporarily unavailable", "Too many open files", "Cannot allocate memory", "File too large"), runtime, f.text == "" && f.crashed():
 		return cli.WithHint(fmt.Errorf("cannot set up the sandbox: %w (%s)", ErrLimit, text), "ulimit -a shows the limits: raise the one that is reached")
 	case has("Unknown option"):
 		return cli.WithHint(fail("this bwrap lacks an option"), "install bubblewrap %s or newer", MinVersion)

@@ -92,12 +92,13 @@ func (s *stops) message(sig syscall.Signal) []byte {
 	return []byte{sandboxinit.Forward, byte(sig), s.n}
 }
 
-// stopped notes which signal stopped the command.
-func (s *stops) stopped(sig syscall.Signal) {
+// stopped notes which signal stopped the command, and says how many stops that makes.
+func (s *stops) stopped(sig syscall.Signal) byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.n++
 	s.due = sig == syscall.SIGTSTP && !s.passed
+	return s.n
 }
 
 func (s *stops) continued() {
