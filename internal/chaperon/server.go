@@ -312,6 +312,8 @@ func (s *Server) readBody(ctx context.Context, q *request, body *os.File) (relea
 		}
 	})
 	switch {
+	case ctx.Err() != nil:
+		err = errors.New("its client is gone, or was given up")
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errors.New("the request did not come in time")
 	case errors.Is(err, bufio.ErrBufferFull):

@@ -258,6 +258,9 @@ func TestAFullTableHasRoomForTheNext(t *testing.T) {
 	// Those have begun to wait by now, or will within a moment.
 	for end := time.Now().Add(30 * time.Second); ; {
 		_, errs, _ := w.ask(relay.Request{Command: "sh"}).answer()
+		if strings.Contains(w.log(), "did not come in time") {
+			t.Fatal("there was no room before others had had their time")
+		}
 		if strings.Contains(errs, "not a command") {
 			break
 		}

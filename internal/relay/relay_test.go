@@ -81,6 +81,7 @@ func TestAGarbledRequestIsRefused(t *testing.T) {
 		"wrong digest":       strings.Replace(base, "END", "END "+digest([]byte(base)), 1),
 		"empty digest":       strings.Replace(base, "END", "END ", 1),
 		"too long":           plain("squeue", strings.Repeat("x", MaxMessage)),
+		"long with a digest": string(Request{Command: "squeue", Answer: Answers + "/x", Args: []string{strings.Repeat("x", MaxMessage)}}.Marshal()),
 	} {
 		if g := split(batch); len(g.requests) != 0 {
 			t.Errorf("%s: taken: %q", name, g.requests)

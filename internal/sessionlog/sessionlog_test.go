@@ -58,7 +58,7 @@ func TestALogHasABound(t *testing.T) {
 	}
 }
 
-func TestOldAndTooManyLogsAreRemoved(t *testing.T) {
+func TestTooManyLogsAreRemoved(t *testing.T) {
 	l, dir := newLog(t, "x")
 	os.MkdirAll(dir, 0o700)
 	os.Chmod(filepath.Dir(dir), 0o700)
@@ -69,16 +69,30 @@ func TestOldAndTooManyLogsAreRemoved(t *testing.T) {
 		}
 		os.Chtimes(dir+"/"+name, time.Time{}, time.Now().Add(-age))
 	}
-	write("old.log", 25*time.Hour, 1)
 	write("other.txt", 25*time.Hour, 1)
 	for i := range 10 {
 		write(fmt.Sprintf("%d.log", i), time.Duration(i)*time.Hour, 3000)
 	}
 	l.Line(Info, "x")
-	for name, kept := range map[string]bool{"old.log": false, "other.txt": true, "0.log": true, "4.log": true, "5.log": false, "9.log": false} {
+	for name, kept := range map[string]bool{"other.txt": true, "0.log": true, "4.log": true, "5.log": false, "9.log": false} {
 		if _, err := os.Stat(dir + "/" + name); (err == nil) != kept {
 			t.Errorf("%s: kept %v", name, err == nil)
 		}
+	}
+}
+
+func TestOldLogsAreRemoved(t *testing.T) {
+	l, dir := newLog(t, "x")
+	l.Total = 0
+	os.MkdirAll(dir, 0o700)
+	os.Chmod(filepath.Dir(dir), 0o700)
+	for _, name := range []string{"new.log", "old.log"} {
+		os.WriteFile(dir+"/"+name, nil, 0o600)
+	}
+	os.Chtimes(dir+"/old.log", time.Time{}, time.Now().Add(-25*time.Hour))
+	l.Line(Info, "x")
+	if files, _ := filepath.Glob(dir + "/*"); len(files) != 2 || filepath.Base(files[0]) != "new.log" {
+		t.Errorf("left: %q", files)
 	}
 }
 

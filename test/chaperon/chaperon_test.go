@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/relay"
 	"agent-sandbox/internal/session"
 	"agent-sandbox/test/harness"
@@ -227,6 +229,19 @@ func TestChaperonOffAndAuto(t *testing.T) {
 	if r := u.Run("agent-sandbox", "reload", c.rec.ID); r.Code != 0 || r.Stdout != "" {
 		t.Errorf("a reload with nothing to do: %+v", r)
 	}
+	// One that does something, from a shell in which Slurm is not found as it was.
+	u.Config("CHAPERON=auto\nBLOCKED_FILES+=(\"$HOME/proj/secret\")\n")
+	u.Write("proj/secret", "x")
+	u.Run("env", "PATH=/nowhere", filepath.Join(filepath.Dir(harness.Bin(t, "agent-sandbox")), "agent-sandbox-reload"), c.rec.ID)
+	rec, err := c.reg.Read(c.rec.ID)
+	if err != nil || len(rec.Mounts) == len(c.rec.Mounts) {
+		t.Fatalf("no reload: %v, %d mounts", err, len(rec.Mounts))
+	}
+	for _, m := range c.rec.Mounts {
+		if m.Source != "" && !slices.ContainsFunc(rec.Mounts, func(o mountplan.Mount) bool { return o.Marshal() == m.Marshal() }) {
+			t.Errorf("lost by a reload: %s", m.Marshal())
+		}
+	}
 }
 
 func TestOtherBackendsHaveNoChaperon(t *testing.T) {
@@ -248,7 +263,14 @@ func TestOtherBackendsHaveNoChaperon(t *testing.T) {
 func TestSlurmItselfIsOutOfReach(t *testing.T) {
 	_, err := os.Stat("/usr/bin/sbatch")
 	harness.Need(t, err == nil, "Slurm is not installed: run make deps")
-	os.MkdirAll("/run/munge", 0o755)
+	if os.Mkdir("/run/munge", 0o755) == nil {
+		defer os.Remove("/run/munge")
+	}
+	socket := fmt.Sprintf("/run/munge/asb-test.%d", os.Getpid())
+	if err := os.WriteFile(socket, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(socket)
 	for _, config := range []string{"", "READONLY_MOUNTS+=(/run/munge)\n", "EXTRA_WRITABLE_PATHS+=(/run/munge)\n", "HOME_ACCESS=write\n"} {
 		c := start(t, config)
 		for _, name := range relay.Commands {
