@@ -341,3 +341,12 @@ func TestDirectivesAreReadAsSlurmReadsThem(t *testing.T) {
 			strings.Join(field.FindAllString(c.n.Root("scontrol", "show", "job", c.number(p)), -1), "\n"))
 	}
 }
+
+func TestANodeWithoutARuntimeFolder(t *testing.T) {
+	c := newClient(t)
+	c.env = []string{"XDG_RUNTIME_DIR=/run/user/nothere"} // of the machine that the user logged in on
+	id := c.submit("-o", "o", "--wrap", "echo $SANDBOX_ACTIVE")
+	c.ended(id)
+	want(t, "the output", c.read("o"), "1\n")
+	want(t, "what the launcher said", c.said(id), "")
+}
