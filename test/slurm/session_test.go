@@ -132,7 +132,7 @@ func TestFlagsFromInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, command := range []string{"sbatch", "srun", "squeue", "scancel", "sinfo"} {
+	for _, command := range []string{"sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "sstat", "sprio", "sshare", "sdiag"} {
 		_, allowed, ok := strings.Cut(string(page), ".It Ic "+command+"\n")
 		if !ok {
 			t.Fatalf("the manual has nothing of %s", command)
@@ -144,8 +144,8 @@ func TestFlagsFromInside(t *testing.T) {
 			known["--"+n] = true
 		}
 		tried := 0
-		for _, m := range regexp.MustCompile(`(?m)^\s*(?:-([A-Za-z]),? +)?(--[A-Za-z][A-Za-z0-9-]*)`).FindAllStringSubmatch(c.plain(command, "--help").Stdout, -1) {
-			if known[m[2]] || m[2] == "--job" || m[2] == "--step" || m[2] == "--cluster" {
+		for _, m := range regexp.MustCompile(`(?m)^\s*(?:-([A-Za-z]),?(?: or)? +)?(--[A-Za-z][A-Za-z0-9-]*)`).FindAllStringSubmatch(c.plain(command, "--help").Stdout, -1) {
+			if known[m[2]] || m[2] == "--job" || m[2] == "--step" || m[2] == "--cluster" || command+m[2] == "sacct--uid" {
 				continue
 			}
 			tried++
