@@ -63,7 +63,8 @@ func (c *chaperoned) log() string {
 func (c *chaperoned) served(after string) {
 	c.t.Helper()
 	if out := c.Sh("salloc -n1; echo $?"); !strings.Contains(out, "salloc: error: salloc does not work in the sandbox") || !strings.HasSuffix(out, "\n1") {
-		c.t.Errorf("after %s: %q; log:\n%s", after, out, c.log())
+		log := c.log()
+		c.t.Errorf("after %s: %q; log:\n…%s", after, out, log[max(0, len(log)-2000):])
 	}
 }
 
