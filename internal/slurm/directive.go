@@ -69,7 +69,8 @@ func directiveWords(s string) ([]string, error) {
 		for ; i < len(s) && (q != 0 || !isSpace(s[i])); i++ {
 			switch c := s[i]; {
 			case c == '\\':
-				if i+1 < len(s) {
+				// A blank outside quotes ends the word all the same.
+				if i+1 < len(s) && (q != 0 || !isSpace(s[i+1])) {
 					i++
 					word.WriteByte(s[i])
 				}

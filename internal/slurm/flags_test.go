@@ -22,7 +22,7 @@ var value = map[string]string{
 	"tmp": "1G", "array": "0-15:4,20%2", "kill-on-invalid-dep": "yes", "wait-all-nodes": "1", "wrap": "a\nb", "immediate": "10", "jobid": "12", "kill-on-bad-exit": "1", "mem-bind": "local",
 	"mpi": "none", "relative": "1", "wait": "10", "format": "jobid", "Format": "jobid:20,state:.5X", "jobs": "12_[1-3],13.batch", "job": "12", "name": "x y", "sort": "+i,-p", "states": "PD,R", "state": "R",
 	"steps": "12.0", "step": "12.0", "user": "me", "users": "me", "jobname": "x", "delimiter": "|", "endtime": "now", "starttime": "2020-01-01", "units": "G", "fields": "jobid", "nodes.sinfo": "n1",
-	"licenses.squeue": "a,b", "partition.scancel": "a", "signal.scancel": "USR1",
+	"licenses.squeue": "a,b", "partition.scancel": "a", "signal.scancel": "USR1", "uid": "0",
 }
 
 func valueOf(command, flag string) string {
@@ -206,7 +206,8 @@ func TestDirectives(t *testing.T) {
 		"#SBATCH\t\t-n\t1":             {"-n", "1"},
 		"#SBATCH-n1":                   {"-n1"},
 		`#SBATCH -J "a b" -n1`:         {"-J", "a b", "-n1"},
-		`#SBATCH -J a\ b`:              {"-J", "a b"},
+		`#SBATCH -J a\ b`:              {"-J", "a", "b"},
+		`#SBATCH -J "a\ b"`:            {"-J", "a b"},
 		`#SBATCH --x='a "b" \'c'`:      {`--x=a "b" 'c`},
 		`#SBATCH -n1 # -n2`:            {"-n1"},
 		`#SBATCH -n1#-n2`:              {"-n1"},

@@ -38,14 +38,9 @@ func (j *job) inside() string {
 			b.WriteString(" " + shellQuote(a))
 		}
 		b.WriteByte('\n')
-	} else {
-		// Where Slurm's own copy lies is not to be seen in here.
-		b.WriteString("f=$(mktemp /tmp/slurm_script.XXXXXX) || exit 1\n" +
-			"LC_ALL=C sed -n 's/^" + dataMark + "//p' >\"$f\" && chmod 700 \"$f\" || exit 1\n")
 	}
-	if j.input != "" {
-		fmt.Fprintf(&b, "exec <%s || exit 1\n", j.pattern(j.input))
-	}
+	// Before any program runs: the shell's own error output is a file that the
+	// client is not to write.
 	to := ">"
 	if j.append {
 		to = ">>"
@@ -55,6 +50,14 @@ func (j *job) inside() string {
 		b.WriteString("if [ \"${SLURM_STEP_NUM_TASKS:-1}\" -gt 1 ]; then :\n" + j.redirects(">>") + "else :\n" + j.redirects(">") + "fi\n")
 	} else {
 		b.WriteString(j.redirects(to))
+	}
+	if !j.step {
+		// Where Slurm's own copy lies is not to be seen in here.
+		b.WriteString("f=$(mktemp /tmp/slurm_script.XXXXXX) || exit 1\n" +
+			"LC_ALL=C sed -n 's/^" + dataMark + "//p' >\"$f\" && chmod 700 \"$f\" || exit 1\n")
+	}
+	if j.input != "" {
+		fmt.Fprintf(&b, "exec <%s || exit 1\n", j.pattern(j.input))
 	}
 	for _, e := range j.export {
 		n, v, _ := strings.Cut(e, "=")

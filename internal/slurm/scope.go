@@ -21,7 +21,6 @@ type scope struct {
 // A scoped job.
 type scoped struct {
 	session string // whose tag it carries, empty for a job without a tag
-	comment string // decoded
 }
 
 // Between these squeue writes one job's line: a comment of a job from outside may
@@ -53,7 +52,7 @@ func (c *call) scope() (*scope, error) {
 		var job scoped
 		tag := tagRE.FindStringSubmatch(m[4])
 		if tag != nil && tag[0] == m[4] {
-			job = scoped{tag[1], decode(tag[3])}
+			job.session = tag[1]
 		} else {
 			tag = nil
 		}

@@ -287,6 +287,7 @@ var tables = map[string]table{
 		{long: "state", short: 's', arg: required, check: states},
 		{long: "units", arg: required, check: like(`[KMGTP]`, "a unit")},
 		{long: "user", short: 'u', arg: required, check: text},
+		{long: "uid", arg: required, check: text, as: "user"},
 
 		{long: "accounts", short: 'A', refused: others},
 		{long: "allclusters", short: 'L', refused: cluster},
@@ -311,7 +312,6 @@ var tables = map[string]table{
 		{long: "timelimit-max", short: 'K', refused: everything},
 		{long: "timelimit-min", short: 'k', refused: everything},
 		{long: "truncate", short: 'T', refused: unneeded},
-		{long: "uid", refused: others},
 		{long: "use-local-uid", refused: others},
 		{long: "verbose", short: 'v', refused: everything},
 		{long: "wckeys", short: 'W', refused: others},

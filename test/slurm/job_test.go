@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -229,13 +230,23 @@ func TestALauncherThatFailsIsSeen(t *testing.T) {
 
 func TestTheEnvironmentIsTheSessions(t *testing.T) {
 	c := newClient(t)
-	c.env = []string{"KEPT=yes", "SBATCH_JOB_NAME=evil", "SBATCH_TIMELIMIT=3", "SLURM_TASK_PROLOG=/bin/true", "SBATCH_COMMENT=x", "SBATCH_EXPORT=NONE", "SANDBOX_BACKEND=landlock"}
-	id := c.submit("-o", "o", "--export=ALL,MINE=a=b,LD_PRELOAD=/nothere.so", "--wrap", `echo "$KEPT,$MINE,$SANDBOX_QUIET,$LD_PRELOAD,$SLURM_TASK_PROLOG,$SANDBOX_BACKEND"`)
+	c.env = []string{"KEPT=yes", "SBATCH_JOB_NAME=evil", "SBATCH_TIMELIMIT=3", "SLURM_TASK_PROLOG=/bin/true", "SBATCH_COMMENT=x", "SBATCH_EXPORT=NONE"}
+	id := c.submit("-o", "o", "--export=ALL,MINE=a=b,LD_PRELOAD=/nothere.so", "--wrap", `echo "$KEPT,$MINE,$SANDBOX_QUIET,$LD_PRELOAD,$SLURM_TASK_PROLOG"`)
 	job := c.n.Root("scontrol", "show", "job", id)
 	c.ended(id)
-	contains(t, "the output", c.read("o"), "yes,a=b,true,/nothere.so,,bwrap\n")
+	contains(t, "the output", c.read("o"), "yes,a=b,true,/nothere.so,\n")
 	contains(t, "the job", job, "JobName=wrap", "TimeLimit=UNLIMITED")
 	want(t, "what the launcher said", c.said(id), "")
+}
+
+func TestAJobRunsInBwrapAsTheSessionDoes(t *testing.T) {
+	c := newClient(t)
+	c.Config("SANDBOX_BACKEND=landlock\n") // what the node would choose
+	c.env = []string{"SANDBOX_BACKEND=landlock"}
+	id := c.submit("-o", "o", "--wrap", "echo $SANDBOX_BACKEND")
+	c.ended(id)
+	contains(t, "the output", c.read("o"), "bwrap\n")
+	contains(t, "a step", c.run("srun", "sh", "-c", "echo $SANDBOX_BACKEND").Stdout, "bwrap\n")
 }
 
 func TestTheSandboxsEnvironmentIsNotOutsides(t *testing.T) {
@@ -285,4 +296,57 @@ func TestASignalReachesTheScript(t *testing.T) {
 	}
 	c.ended(job)
 	want(t, "what the script did", c.read("sig"), "got\n")
+}
+
+// TestDirectivesAreReadAsSlurmReadsThem submits scripts both ways and compares
+// what became of the lines.
+func TestDirectivesAreReadAsSlurmReadsThem(t *testing.T) {
+	c := newClient(t)
+	field := regexp.MustCompile(`(?m)(JobName=.*$|TimeLimit=\S+|NumCPUs=\S+|Requeue=\S+|JobState=\S+)`)
+	for _, lines := range []string{
+		"#SBATCH -J a -t 5",
+		"#SBATCH\t-J\ta\t-t\t5\t",
+		"#SBATCH-Ja -t5",
+		`#SBATCH -J "a b" --time=5`,
+		`#SBATCH -J 'a "b" c' --time=5`,
+		`#SBATCH -J a\ b --time=5`,
+		`#SBATCH -J "a # b" --time=5`,
+		`#SBATCH -J a#b --time=5`,
+		`#SBATCH -J a # --time=5`,
+		`#SBATCH -J "a'b"'"c"'`,
+		`#SBATCH --job-name="a \"b\""`,
+		"#SBATCH -Ja\n#\n\n   \n\t# x\n#SBATCH -t 6\nls\n#SBATCH -t 7",
+		"#SBATCH -Ja\n #SBATCH -Jb\n##SBATCH -Jc",
+		"#SBATCH -Ja\n#SBATCH -Jb",
+		"#SBATCH --requeue\n#SBATCH --no-requeue -n3",
+		"#SBATCH",
+		"#SBATCH  ",
+		"# SBATCH -Ja",
+		"#sbatch -Ja",
+		"true;#SBATCH -Ja",
+		"#SBATCH -Ja --bogus",
+		"#SBATCH --uid",
+		`#SBATCH -J "a`,
+		"#SBATCH -J",
+	} {
+		script := "#!/bin/sh\n#SBATCH -H\n" + lines + "\n"
+		p, s := c.in(script).plain("sbatch"), c.in(script).run("sbatch")
+		if (p.Code == 0) != (s.Code == 0) {
+			t.Errorf("%q: plain %+v, here %+v", lines, p, s)
+		}
+		if p.Code != 0 || s.Code != 0 {
+			continue
+		}
+		want(t, lines, strings.Join(field.FindAllString(c.n.Root("scontrol", "show", "job", c.number(s)), -1), "\n"),
+			strings.Join(field.FindAllString(c.n.Root("scontrol", "show", "job", c.number(p)), -1), "\n"))
+	}
+}
+
+func TestANodeWithoutARuntimeFolder(t *testing.T) {
+	c := newClient(t)
+	c.env = []string{"XDG_RUNTIME_DIR=/run/user/nothere"} // of the machine that the user logged in on
+	id := c.submit("-o", "o", "--wrap", "echo $SANDBOX_ACTIVE")
+	c.ended(id)
+	want(t, "the output", c.read("o"), "1\n")
+	want(t, "what the launcher said", c.said(id), "")
 }

@@ -157,6 +157,9 @@ func TestRunningJobsAndArraysAreCancelled(t *testing.T) {
 	if r := c.run("sstat", "-n", "-j", plain); strings.Contains(r.Stdout, plain) || r.Code != 0 {
 		t.Errorf("sstat: %+v", r)
 	}
+	none := *c
+	none.scope = "none"
+	want(t, "steps of nobody", strings.Join(strings.Fields(none.run("squeue", "-s").Stdout), " "), "STEPID NAME PARTITION USER TIME NODELIST")
 	c.run("scancel", arr+"_2")
 	c.run("scancel", job)
 	c.ended(job)

@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -106,4 +107,87 @@ func TestAReloadChangesWhatSbatchMayWrite(t *testing.T) {
 	c.Config("HOME_ACCESS=read\n")
 	reload()
 	contains(t, "after", sh.Sh(submit), "not where this session may write")
+}
+
+func TestAJobUsesSlurmItself(t *testing.T) {
+	c := newClient(t)
+	sh := c.session()
+	c.Write("proj/job.sh", "#!/bin/sh\n#SBATCH -n2 -o out\nsrun --quiet sh -c 'echo step $SLURM_JOB_ID $SLURM_PROCID $SANDBOX_ACTIVE' | sort\nsbatch --parsable -o nested --wrap 'echo $SANDBOX_ACTIVE'\n")
+	id := sbatch(t, sh, "sbatch job.sh")
+	c.ended(id)
+	out := strings.Split(strings.TrimSpace(c.read("out")), "\n")
+	if len(out) != 3 || out[0] != "step "+id+" 0 1" || out[1] != "step "+id+" 1 1" {
+		t.Fatalf("%q %s", out, c.said(id))
+	}
+	c.ended(out[2])
+	want(t, "the nested job", c.read("nested"), "1\n")
+}
+
+// TestFlagsFromInside tries, in a session, every flag that Slurm's own help names
+// and the manual of the chaperon does not, in each spelling.
+func TestFlagsFromInside(t *testing.T) {
+	c := newClient(t)
+	sh := c.session()
+	page, err := os.ReadFile(harness.Root() + "/man/chaperon.8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"sbatch", "srun", "squeue", "scancel", "sinfo", "sacct", "sstat", "sprio", "sshare", "sdiag"} {
+		_, allowed, ok := strings.Cut(string(page), ".It Ic "+command+"\n")
+		if !ok {
+			t.Fatalf("the manual has nothing of %s", command)
+		}
+		allowed, _, _ = strings.Cut(allowed, ".\n")
+		known := map[string]bool{}
+		for _, l := range strings.Split(strings.ReplaceAll(allowed, `\-`, "-"), ",\n") {
+			n, _, _ := strings.Cut(l, " ")
+			known["--"+n] = true
+		}
+		tried := 0
+		for _, m := range regexp.MustCompile(`(?m)^\s*(?:-([A-Za-z]),?(?: or)? +)?(--[A-Za-z][A-Za-z0-9-]*)`).FindAllStringSubmatch(c.plain(command, "--help").Stdout, -1) {
+			if known[m[2]] || m[2] == "--job" || m[2] == "--step" || m[2] == "--cluster" || command+m[2] == "sacct--uid" {
+				continue
+			}
+			tried++
+			spellings := []string{m[2], m[2] + "=0", m[2] + " 0", m[2][:len(m[2])-1] + "=0"}
+			if m[1] != "" {
+				spellings = append(spellings, "-"+m[1], "-"+m[1]+"0", "-V"+m[1]+" 0")
+			}
+			for _, s := range spellings {
+				tail := ""
+				if command == "sbatch" {
+					tail = " --hold --wrap true"
+				}
+				if out := sh.Sh(command + " " + s + tail + " </dev/null; echo \"exit $?\""); strings.HasSuffix(out, "exit 0") || !strings.Contains(out, command+": error: ") || !strings.Contains(out, "in the sandbox") {
+					t.Errorf("%s %s: %s", command, s, out)
+				}
+			}
+			if command == "sbatch" {
+				if out := sh.Sh("printf '#!/bin/sh\\n#SBATCH -H\\t" + m[2] + "=0 # x\\ntrue\\n' | sbatch; echo \"exit $?\""); !strings.Contains(out, "line 2 of the script") || !strings.HasSuffix(out, "exit 255") {
+					t.Errorf("%s: %s", m[2], out)
+				}
+			}
+		}
+		if tried == 0 {
+			t.Errorf("%s: no flag was tried", command)
+		}
+		t.Logf("%s: %d flags refused", command, tried)
+	}
+	want(t, "jobs", c.ids(), "")
+}
+
+// TestAJobDoesNotWriteItsLaunchersLog: the file of what the launcher says lies
+// outside of what a session may write, and is open in the job's first processes.
+func TestAJobDoesNotWriteItsLaunchersLog(t *testing.T) {
+	c := newClient(t)
+	for _, tool := range []string{"sed", "mktemp", "chmod"} {
+		c.Write("proj/bin/"+tool, "#!/bin/sh\necho evil >&2\necho evil >>/proc/self/fd/2\nexec /usr/bin/"+tool+" \"$@\"\n")
+		os.Chmod(c.Project+"/bin/"+tool, 0o755)
+	}
+	c.Config("SANDBOX_ENV+=(PATH=" + c.Project + "/bin:/usr/bin:/bin)\n")
+	sh := c.session()
+	id := sbatch(t, sh, "sbatch -o o --wrap 'for p in /proc/[0-9]*/fd/*; do echo evil >>$p; done; echo done'")
+	c.ended(id)
+	contains(t, "the output", c.read("o"), "evil", "done\n")
+	want(t, "the launcher's log", c.said(id), "")
 }
