@@ -191,3 +191,29 @@ func TestAJobDoesNotWriteItsLaunchersLog(t *testing.T) {
 	contains(t, "the output", c.read("o"), "evil", "done\n")
 	want(t, "the launcher's log", c.said(id), "")
 }
+
+// Ctrl-C ends the step, and so does the end of the session.
+func TestAnInterruptedStepEnds(t *testing.T) {
+	c := newClient(t)
+	running := func() string {
+		return strings.TrimSpace(c.n.Root("squeue", "--noheader", "--user="+c.Name, "--states=RUNNING,COMPLETING", "--format=%A"))
+	}
+	sh := c.session()
+	for _, end := range []struct {
+		name string
+		do   func()
+	}{
+		{"an interrupt", func() { sh.Sh("kill -INT $(cat pid)") }},
+		{"the end of the session", func() { sh.Exit() }},
+	} {
+		// A job in the background of a shell ignores an interrupt.
+		sh.Sh(`python3 -c 'import os, signal
+if os.fork() == 0:
+    signal.signal(signal.SIGINT, signal.SIG_DFL); os.setsid()
+    open("pid", "w").write(str(os.getpid()))
+    os.execvp("srun", ["srun", "--quiet", "sleep", "600"])' >/dev/null 2>&1`)
+		harness.Eventually(t, "a running step", func() bool { return running() != "" })
+		end.do()
+		harness.Eventually(t, end.name+" ends it", func() bool { return running() == "" })
+	}
+}
