@@ -319,12 +319,20 @@ func (b *builder) grant(r resolved, k Kind, e config.Entry, name string) {
 // to what is granted without it is no harm.
 func (b *builder) dropForged() {
 	granted := func(g grant) bool { // without the grant itself
+		var governs Mount
 		for _, m := range slices.Concat(b.base, b.rw) {
-			if m.Path != g.path && Under(g.path, m.Path) && (m.Kind == RW || m.Kind == RO && g.kind == RO) {
-				return true
+			if (m.Path != g.path || m.Kind != g.kind) && Under(g.path, m.Path) && len(m.Path) >= len(governs.Path) {
+				governs = m
 			}
 		}
-		return slices.ContainsFunc(b.grants, func(o grant) bool { return o.path == g.path && o.kind == g.kind && len(o.links) == 0 })
+		ok := governs.Kind == RW || governs.Kind == RO && g.kind == RO
+		for _, e := range b.homeReadOnly() {
+			// Read-only in a writable home.
+			if p := join(b.home_, e.Text); g.kind == RW && Under(g.path, p) && len(p) >= len(governs.Path) {
+				ok = false
+			}
+		}
+		return ok || slices.ContainsFunc(b.grants, func(o grant) bool { return o.path == g.path && o.kind == g.kind && len(o.links) == 0 })
 	}
 	writable := func(p string) (string, bool) {
 		for _, m := range slices.Concat(b.base, b.rw) {
