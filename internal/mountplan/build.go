@@ -482,6 +482,9 @@ func (b *builder) writables() error {
 	if !r.found || r.info.Type != Dir {
 		return fmt.Errorf("project folder %q is not a folder", b.in.Project)
 	}
+	if r.path != b.in.Project { // it was found without links right before
+		return fmt.Errorf("project folder %q was replaced by a link to %q meanwhile", b.in.Project, r.path)
+	}
 	if d := b.deniedBy(b.in.Project, r.path); d != "" {
 		return fmt.Errorf("project folder %q lies under %q, which DENIED_WRITABLE_PATHS forbids", b.in.Project, d)
 	}

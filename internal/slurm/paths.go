@@ -38,6 +38,47 @@ func (s *Session) writable(path string) bool {
 	return w >= 0 && w > longest(path, s.Readonly)
 }
 
+// trusted says what is wrong with the places that the real commands, and the launcher
+// on the node, go by: the session must not be able to change them. Slurm loads programs
+// that its configuration, and files beside it, name.
+func (s *Session) trusted() error {
+	if conf := os.Getenv("SLURM_CONF"); conf != "" {
+		f, real, err := physical(conf)
+		if err != nil {
+			return fmt.Errorf("cannot use SLURM_CONF %s: %v", quote(conf), err)
+		}
+		f.Close()
+		for _, p := range []string{conf, real} {
+			if s.reaches(filepath.Clean(p)) {
+				return refuse("keep Slurm's configuration where no sandbox can write, or start the session without SLURM_CONF",
+					"SLURM_CONF %s lies where this session may write", quote(conf))
+			}
+		}
+	}
+	if f, real, err := physical(s.Project); err != nil || real != s.Project {
+		if err == nil {
+			f.Close()
+		}
+		return refuse("start a new session there", "the project %s was moved away", quote(s.Project))
+	} else {
+		f.Close()
+	}
+	return nil
+}
+
+// reaches says that the session may write in a folder above the file at path, or in
+// the one that it lies in.
+func (s *Session) reaches(path string) bool {
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if s.writable(dir) {
+			return true
+		}
+		if dir == "/" {
+			return false
+		}
+	}
+}
+
 // folder opens the working directory of a request and returns where it really
 // is. What is run there is run by this descriptor, whatever becomes of the name.
 func (s *Session) folder(cwd string) (dir *os.File, path string, err error) {
