@@ -83,20 +83,21 @@ func ofJob(e string) bool {
 // the job would run with another configuration. The session's values are not used:
 // SANDBOX_ENV sets them for what runs inside, and the launcher on the node does it again.
 func (c *call) carried() []string {
-	kept := map[string]bool{"SANDBOX_CONF": true, "XDG_CONFIG_HOME": true}
-	for _, e := range c.s.Env {
-		n, _, _ := strings.Cut(e, "=")
-		kept[n] = true
-	}
+	settings := map[string]bool{"SANDBOX_CONF": true, "XDG_CONFIG_HOME": true}
 	for _, v := range config.Vars {
 		if v.Env {
-			kept[v.Name] = true
+			settings[v.Name] = true
 		}
+	}
+	kept := map[string]bool{}
+	for _, e := range c.s.Env {
+		n, _, _ := strings.Cut(e, "=")
+		kept[n] = !ofJob(e)
 	}
 	var env []string
 	for _, e := range os.Environ() {
 		n, _, _ := strings.Cut(e, "=")
-		if kept[n] && variable.MatchString(n) && n != newline && n != "PWD" && !ofJob(e) && !slices.Contains(environ.Own, n) {
+		if (kept[n] || settings[n]) && variable.MatchString(n) && n != newline && n != "PWD" && !slices.Contains(environ.Own, n) {
 			env = append(env, e)
 		}
 	}

@@ -301,11 +301,14 @@ func TestAJobHasTheSessionsConfiguration(t *testing.T) {
 	c := newClient(t)
 	c.Write("proj/.env", "SECRET")
 	c.Write("strict.conf", "BLOCKED_FILES+=("+c.Project+"/.env)\nBLOCKED_ENV_PATTERNS+=('SANDBOX_*' 'HOME_ACCESS')\n")
-	c.Env = append(c.Env, "SANDBOX_CONF="+c.Home+"/strict.conf", "HOME_ACCESS=restricted")
+	c.Env = append(c.Env, "SANDBOX_CONF="+c.Home+"/strict.conf", "HOME_ACCESS=restricted", "SLURM_SCOPE=none")
+	c.submit("--wrap=sleep 600") // of the same project
 	sh := c.session()
-	c.ended(sbatch(t, sh, "sbatch -o o --wrap 'cat .env; echo; ls -d ~/.cache || echo restricted'"))
+	c.ended(sbatch(t, sh, "sbatch -o o --wrap 'cat .env; echo; ls -d ~/.cache || echo restricted; squeue -h'"))
 	if got := c.read("o"); strings.Contains(got, "SECRET") {
 		t.Errorf("the job has another configuration: %q", got)
+	} else if !strings.HasSuffix(got, "restricted\n") {
+		t.Errorf("the job sees jobs that are not in the session's scope: %q", got)
 	}
 	if r := sh.Sh("srun cat .env"); strings.Contains(r, "SECRET") {
 		t.Errorf("the step has another configuration: %q", r)
@@ -331,6 +334,16 @@ func TestTheProjectOfAJobIsTheSessions(t *testing.T) {
 	c.ended(id)
 	if out, _ := os.ReadFile(c.Home + "/work/out"); exists(c.Home+"/secret/evil") || strings.Contains(string(out), "SECRET") {
 		t.Error("the job ran in the folder that the link leads to")
+	}
+}
+
+// Flags that Slurm takes from the home, a prolog that runs outside among them.
+func TestSlurmsDefaultsAreNotTheSessions(t *testing.T) {
+	c := newClient(t)
+	c.Env = append(c.Env, "HOME_ACCESS=write")
+	sh := c.session()
+	if got := sh.Sh("{ mkdir -p ~/.slurm && echo x >~/.slurm/defaults || mv ~/.slurm ~/x || ln -s proj ~/.slurm; } 2>/dev/null; ls -A ~/.slurm"); got != "" {
+		t.Errorf("%q", got)
 	}
 }
 
