@@ -9,6 +9,7 @@ LIBEXECDIR  = $(PREFIX)/libexec/agent-sandbox
 DATADIR     = $(PREFIX)/share/agent-sandbox
 MANDIR      = $(PREFIX)/share/man
 COMPDIR     = $(PREFIX)/share/bash-completion/completions
+DOCDIR      = $(PREFIX)/share/doc
 UNITDIR     = $(PREFIX)/lib/systemd/system
 SYSCONFDIR ?= /etc
 # Where the binaries look for what does not lie beside them; packages build with /usr.
@@ -26,7 +27,7 @@ BIN     := $(notdir $(wildcard cmd/*))
 CGO     := mount-repair
 USERBIN := agent-sandbox agent-sandbox-reload agent-sandbox-exec
 ROOTBIN := agent-sandbox-execd
-HELPERS := mount-repair mount-guard chaperon
+HELPERS := mount-repair mount-guard chaperon chaperon-stub
 
 all: build
 
@@ -85,6 +86,8 @@ install:
 	for p in $(filter $(BIN),$(ROOTBIN)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(SBINDIR)/$$p || exit 1; done
 	for p in $(filter $(BIN),$(HELPERS)); do $(INSTALL) 755 build/$$p $(DESTDIR)$(LIBEXECDIR)/$$p || exit 1; done
 	for m in man/*.[1-8]; do $(INSTALL) 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.}/$${m#man/} || exit 1; done
+	for d in README.md docs/design.md docs/security.md docs/backends.md docs/exit-status.md; do $(INSTALL) 644 $$d $(DESTDIR)$(DOCDIR)/agent-sandbox/$${d##*/} || exit 1; done
+	$(INSTALL) 644 docs/denylist-security.md $(DESTDIR)$(DOCDIR)/agent-sandbox-exec/denylist-security.md
 	for c in completions/*; do $(INSTALL) 644 $$c $(DESTDIR)$(COMPDIR)/$${c#completions/} || exit 1; done
 	for a in share/agents/* share/*.example; do $(INSTALL) 644 $$a $(DESTDIR)$(DATADIR)/$${a#share/} || exit 1; done
 	$(INSTALL) 644 apparmor/agent-sandbox $(DESTDIR)$(DATADIR)/apparmor

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"agent-sandbox/internal/mountplan"
+	"agent-sandbox/internal/relay"
 	"agent-sandbox/internal/sandboxinit"
 )
 
@@ -35,6 +36,10 @@ type Spec struct {
 	// socket that all of the sandbox's processes hold until the command runs: for
 	// keeper.Process.Expect. Nil for nothing.
 	Before func(socket uint64) error
+
+	// Requests is the host folder with the request FIFO of the Slurm proxy, empty
+	// where none runs.
+	Requests string
 
 	ProcReadOnly []string // entries of /proc that are shown read-only; see RootProc
 }
@@ -137,6 +142,9 @@ func options(s Spec) []string {
 		}
 	}
 	a = append(a, "--ro-bind", s.Init, InitPath)
+	if s.Requests != "" {
+		a = append(a, "--ro-bind", s.Requests, relay.Dir)
+	}
 	// The root itself is a tmpfs of bwrap's, made only to hold mount points.
 	for _, p := range append(late, "/") {
 		a = append(a, "--remount-ro", p)

@@ -35,13 +35,18 @@ const installHint = "install it: apt install bubblewrap (dnf install bubblewrap)
 func Find() (string, error) {
 	path, err := execpath.Host("bwrap", os.Getenv("PATH"))
 	if errors.Is(err, fs.ErrPermission) {
-		return "", cli.WithHint(errors.New("the bwrap in PATH is not executable"), "see ls -l $(command -v bwrap); or "+installHint)
+		return "", &StartError{cli.WithHint(errors.New("the bwrap in PATH is not executable"), "see ls -l $(command -v bwrap); or "+installHint)}
 	}
 	if err != nil {
-		return "", cli.WithHint(ErrMissing, installHint)
+		return "", &StartError{cli.WithHint(ErrMissing, installHint)}
 	}
 	return path, nil
 }
+
+// A StartError says why bwrap did not set up the sandbox.
+type StartError struct{ error }
+
+func (e *StartError) Unwrap() error { return e.error }
 
 // A failure is a bwrap that ended before sandbox-init reported.
 type failure struct {
@@ -106,8 +111,15 @@ const (
 	hintDocker   = "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined (docker) or --security-opt unmask=ALL (podman); or try SANDBOX_BACKEND=landlock, which needs no namespaces"
 )
 
+// crashed: by a signal of its own making, as with a stack of a few KiB.
+func (f *failure) crashed() bool {
+	return f.status.Signaled() && f.status.Signal() != syscall.SIGKILL || status(f.status) == cli.SignalBase+int(syscall.SIGSEGV)
+}
+
 // explain says what a failure of bwrap means, and how to mend it.
-func (f *failure) explain(bwrap string) error { return explain(f, bwrap, hostFacts(bwrap)) }
+func (f *failure) explain(bwrap string) error {
+	return &StartError{explain(f, bwrap, hostFacts(bwrap))}
+}
 
 func explain(f *failure, bwrap string, host facts) error {
 	text := strings.TrimPrefix(f.text, "bwrap: ")
@@ -131,7 +143,7 @@ func explain(f *failure, bwrap string, host facts) error {
 	switch {
 	case host.version != "" && older(host.version, MinVersion):
 		return cli.WithHint(fail("bwrap "+host.version+" is too old, "+MinVersion+" is needed"), "install a newer bubblewrap")
-	case has("Resource temporarily unavailable", "Too many open files", "Cannot allocate memory", "File too large"), runtime, f.status.Signaled():
+	case has("Resource temporarily unavailable", "Too many open files", "Cannot allocate memory", "File too large"), runtime, f.text == "" && f.crashed():
 		return cli.WithHint(fmt.Errorf("cannot set up the sandbox: %w (%s)", ErrLimit, text), "ulimit -a shows the limits: raise the one that is reached")
 	case has("Unknown option"):
 		return cli.WithHint(fail("this bwrap lacks an option"), "install bubblewrap %s or newer", MinVersion)
@@ -158,14 +170,20 @@ func explain(f *failure, bwrap string, host facts) error {
 
 func notStarted(bwrap string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return cli.WithHint(ErrMissing, installHint)
+		return &StartError{cli.WithHint(ErrMissing, installHint)}
 	}
-	return fmt.Errorf("cannot start %s: %w", cli.Quote(bwrap), err)
+	return &StartError{fmt.Errorf("cannot start %s: %w", cli.Quote(bwrap), err)}
 }
+
+// plainEnv is for a bwrap that is tried out: the caller's LD_LIBRARY_PATH may have the
+// project in it.
+var plainEnv = []string{"PATH=/usr/bin:/bin"}
 
 // Version returns what `bwrap --version` says, as "0.8.0".
 func Version(bwrap string) (string, error) {
-	out, err := exec.Command(bwrap, "--version").Output()
+	cmd := exec.Command(bwrap, "--version")
+	cmd.Env, cmd.Dir = plainEnv, "/"
+	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("%s --version: %w", bwrap, err)
 	}
@@ -227,6 +245,7 @@ func Probe() (findings []Finding, usable bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "--unshare-user", "--unshare-pid", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "true")
+	cmd.Env, cmd.Dir = plainEnv, "/"
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {

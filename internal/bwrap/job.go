@@ -3,6 +3,7 @@ package bwrap
 import (
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -38,6 +39,21 @@ var catch = sync.OnceValue(func() chan os.Signal {
 	notify(c, deadly)
 	return c
 })
+
+// Interruption is an *Interrupted where a signal came, since Catch, that ends a
+// launch, else nil. It is for what a launch does beside Start.
+func Interruption() error {
+	for {
+		select {
+		case sig := <-catch():
+			if slices.Contains(deadly, sig) {
+				return &Interrupted{sig.(syscall.Signal)}
+			}
+		default:
+			return nil
+		}
+	}
+}
 
 // notify is signal.Notify for those of the signals that are not ignored. Each costs
 // a few switches between threads.
@@ -76,12 +92,13 @@ func (s *stops) message(sig syscall.Signal) []byte {
 	return []byte{sandboxinit.Forward, byte(sig), s.n}
 }
 
-// stopped notes which signal stopped the command.
-func (s *stops) stopped(sig syscall.Signal) {
+// stopped notes which signal stopped the command, and says how many stops that makes.
+func (s *stops) stopped(sig syscall.Signal) byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.n++
 	s.due = sig == syscall.SIGTSTP && !s.passed
+	return s.n
 }
 
 func (s *stops) continued() {

@@ -448,11 +448,11 @@ func (s *Session) listen() {
 		if len(m.Data) != 2 || m.Data[0] != sandboxinit.Stopped {
 			continue
 		}
-		s.stops.stopped(syscall.Signal(m.Data[1]))
+		n := s.stops.stopped(syscall.Signal(m.Data[1]))
 		if !sys.Readable(s.control) { // of several reports only the last is still true
 			stop(s.owns)
 			s.stops.continued()
-			sys.Send(s.control, []byte{sandboxinit.Resume})
+			sys.Send(s.control, []byte{sandboxinit.Resume, n})
 		}
 	}
 }

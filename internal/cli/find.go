@@ -8,7 +8,7 @@ import (
 
 // Programs are the names of the suite's own binaries.
 var Programs = []string{"agent-sandbox", "agent-sandbox-reload", "agent-sandbox-exec", "agent-sandbox-execd",
-	"mount-repair", "mount-guard", "chaperon"}
+	"mount-repair", "mount-guard", "chaperon", "chaperon-stub"}
 
 // Self is the path of the running binary, with links followed.
 func Self() (string, error) {

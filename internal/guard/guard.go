@@ -25,6 +25,7 @@ import (
 	"agent-sandbox/internal/mountop"
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/session"
+	"agent-sandbox/internal/sessionlog"
 	"agent-sandbox/internal/sys"
 )
 
@@ -41,7 +42,7 @@ const settle = 100 * time.Millisecond
 type Guard struct {
 	reg       *session.Registry
 	id        string
-	log       *Log
+	log       *sessionlog.Log
 	rec       session.Record
 	root      int // O_PATH: the session's / as its pid 1 has it
 	mountinfo *os.File
@@ -61,7 +62,7 @@ type Guard struct {
 
 // New prepares to guard the session that the record describes. signals becomes
 // readable with each SIGUSR1.
-func New(reg *session.Registry, id string, log *Log, signals int) (*Guard, error) {
+func New(reg *session.Registry, id string, log *sessionlog.Log, signals int) (*Guard, error) {
 	g := &Guard{reg: reg, id: id, log: log, signals: signals, watches: map[int]*folder{}, said: map[string]string{}, at: map[int]string{}, narrowed: map[int]bool{}}
 	var err error
 	if g.rec, err = reg.Read(id); err != nil {
@@ -214,15 +215,15 @@ func (g *Guard) rest(reloader session.Proc, until time.Time) {
 func (g *Guard) reload() {
 	rec, err := g.reg.Read(g.id)
 	if err != nil {
-		g.log.line(fault, "cannot read the session record, the last one stays in force: %v", err)
+		g.log.Line(sessionlog.Error, "cannot read the session record, the last one stays in force: %v", err)
 		return
 	}
 	if rec.Sandbox != g.rec.Sandbox || rec.MountNS != g.rec.MountNS {
-		g.log.line(fault, "the session record is of another sandbox, the last one stays in force")
+		g.log.Line(sessionlog.Error, "the session record is of another sandbox, the last one stays in force")
 		return
 	}
 	g.rec = rec
-	g.log.line(info, "read the session record again: guarding %d mounts", len(rec.Mounts))
+	g.log.Line(sessionlog.Info, "read the session record again: guarding %d mounts", len(rec.Mounts))
 }
 
 // table reads the session's mount table.
@@ -254,7 +255,7 @@ type finding struct {
 func (g *Guard) check() {
 	found, err := g.compare()
 	if err != nil {
-		g.log.line(fault, "cannot compare: %v", err)
+		g.log.Line(sessionlog.Error, "cannot compare: %v", err)
 		return
 	}
 	if len(found) == 0 {
@@ -262,7 +263,7 @@ func (g *Guard) check() {
 	}
 	if g.setting("MOUNT_GUARD") == "warn" {
 		for _, f := range found {
-			g.say(f, warn, "not as planned: "+f.why)
+			g.say(f, sessionlog.Warn, "not as planned: "+f.why)
 		}
 		return
 	}
@@ -292,7 +293,7 @@ func (g *Guard) check() {
 		found, err = g.compare()
 	}
 	for _, f := range found {
-		g.say(f, fault, "cannot be put back now, tried again on the next change: "+f.why+": "+failed[f.op.Path])
+		g.say(f, sessionlog.Error, "cannot be put back now, tried again on the next change: "+f.why+": "+failed[f.op.Path])
 	}
 }
 
@@ -327,13 +328,13 @@ func (g *Guard) repair(found []finding) (failed map[string]string) {
 	for i, r := range results[min(keeps, len(results)):] {
 		switch f := found[i]; r.Status {
 		case mountop.OK:
-			g.say(f, info, "put back: "+f.why)
+			g.say(f, sessionlog.Info, "put back: "+f.why)
 			// By id: the host may have moved them on since.
 			for _, id := range f.narrows {
 				g.narrowed[id] = true
 			}
 		case mountop.Busy:
-			g.say(f, warn, "put back: "+f.why+"; still in use: "+r.Text)
+			g.say(f, sessionlog.Warn, "put back: "+f.why+"; still in use: "+r.Text)
 			failed[f.op.Path] = "in use: " + r.Text
 		default:
 			failed[f.op.Path] = r.Status + " " + r.Text
@@ -344,12 +345,12 @@ func (g *Guard) repair(found []finding) (failed map[string]string) {
 
 // say logs what is new about a path.
 func (g *Guard) say(f finding, level, text string) {
-	if level == info {
+	if level == sessionlog.Info {
 		delete(g.said, f.op.Path)
 	} else if g.said[f.op.Path] == text {
 		return
 	} else {
 		g.said[f.op.Path] = text
 	}
-	g.log.line(level, "%s %q %s", f.op.Do, f.op.Path, text)
+	g.log.Line(level, "%s %q %s", f.op.Do, f.op.Path, text)
 }

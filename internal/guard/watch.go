@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"agent-sandbox/internal/mountplan"
+	"agent-sandbox/internal/sessionlog"
 	"agent-sandbox/internal/sys"
 )
 
@@ -35,7 +36,7 @@ func (g *Guard) watch() {
 	if err := g.watchAll(g.folders()); err != nil {
 		g.noWatches(err)
 	} else if g.said[""] != "" {
-		g.log.line(info, "watching folders again")
+		g.log.Line(sessionlog.Info, "watching folders again")
 		delete(g.said, "")
 	}
 }
@@ -176,6 +177,6 @@ func (g *Guard) noWatches(err error) {
 	}
 	if g.said[""] == "" {
 		g.said[""] = err.Error()
-		g.log.line(warn, "%v (fs.inotify.max_user_watches, max_user_instances): looking once a second instead", strings.TrimSpace(err.Error()))
+		g.log.Line(sessionlog.Warn, "%v (fs.inotify.max_user_watches, max_user_instances): looking once a second instead", strings.TrimSpace(err.Error()))
 	}
 }

@@ -20,11 +20,9 @@ import (
 	"strings"
 	"syscall"
 
+	"agent-sandbox/internal/helper"
 	"agent-sandbox/internal/sys"
 )
-
-// socketFD is where the keeper finds its end of the socket.
-const socketFD = 3
 
 // First bytes of messages.
 const (
@@ -34,62 +32,30 @@ const (
 )
 
 // A Process is a running keeper, as the launcher sees it.
-type Process struct {
-	PID    int
-	sock   int
-	stderr *os.File
+type Process struct{ *helper.Process }
+
+// Start executes the keeper at path with the arguments args. Its environment is the
+// caller's.
+func Start(path string, args ...string) (*Process, error) {
+	env := append(slices.DeleteFunc(os.Environ(), maxProcs), "GOMAXPROCS=1") // it starts faster
+	p, err := helper.Start(env, path, args...)
+	if err != nil {
+		return nil, err
+	}
+	return &Process{p}, nil
 }
 
-// Start executes the program at path with the arguments args, in a process group
-// of its own, since neither Ctrl-C nor a kill of the launcher's job may reach it.
-// It has no standard input and output. Its environment is the caller's.
-func Start(path string, args ...string) (*Process, error) {
-	if err := sys.CloexecFrom(3); err != nil {
-		return nil, err
-	}
-	ours, theirs, err := sys.SocketPair()
-	if err != nil {
-		return nil, err
-	}
-	defer syscall.Close(theirs)
-	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
-	if err != nil {
-		syscall.Close(ours)
-		return nil, err
-	}
-	defer null.Close()
-	// Not the caller's standard error: it would stay open after the session for
-	// as long as the keeper tidies up.
-	stderr, err := sys.Memfd("stderr", nil)
-	if err != nil {
-		syscall.Close(ours)
-		return nil, err
-	}
-	pid, err := syscall.ForkExec(path, append([]string{path}, args...), &syscall.ProcAttr{
-		Dir:   "/",                                                               // it must not keep the caller's file system busy
-		Env:   append(slices.DeleteFunc(os.Environ(), maxProcs), "GOMAXPROCS=1"), // it starts faster
-		Files: []uintptr{null.Fd(), null.Fd(), stderr.Fd(), socketFD: uintptr(theirs)},
-		Sys:   &syscall.SysProcAttr{Setpgid: true},
-	})
-	if err != nil {
-		syscall.Close(ours)
-		stderr.Close()
-		return nil, fmt.Errorf("cannot start %q: %w", path, err)
-	}
-	return &Process{PID: pid, sock: ours, stderr: stderr}, nil
-}
+func maxProcs(e string) bool { return strings.HasPrefix(e, "GOMAXPROCS=") }
 
 // Expect tells the keeper, before bwrap is started, which socket the processes of
 // the sandbox will hold: the inode of it. Should the launcher go before Watch, the
 // keeper ends what holds it.
 func (p *Process) Expect(socket uint64) error {
-	if err := sys.Send(p.sock, binary.LittleEndian.AppendUint64([]byte{expect}, socket)); err != nil {
+	if err := p.Send(binary.LittleEndian.AppendUint64([]byte{expect}, socket)); err != nil {
 		return fmt.Errorf("cannot talk to the keeper: %w", err)
 	}
 	return nil
 }
-
-func maxProcs(e string) bool { return strings.HasPrefix(e, "GOMAXPROCS=") }
 
 // Watch hands over pid 1 of the sandbox and returns when the keeper watches it.
 func (p *Process) Watch(init *os.File) error {
@@ -98,34 +64,10 @@ func (p *Process) Watch(init *os.File) error {
 		return err
 	}
 	defer self.Close()
-	err = sys.Send(p.sock, []byte{watch}, int(self.Fd()), int(init.Fd()))
-	var m sys.Message
-	if err == nil {
-		m, err = sys.Recv(p.sock)
-	}
-	if err == nil && (len(m.Data) != 1 || m.Data[0] != watching) {
-		err = errors.New("it has ended")
-	}
-	if err != nil {
-		said, _ := io.ReadAll(io.NewSectionReader(p.stderr, 0, 4096))
-		if text := strings.TrimSpace(string(said)); text != "" {
-			err = fmt.Errorf("%w: %s", err, text)
-		}
+	if err := p.Ask(watching, []byte{watch}, int(self.Fd()), int(init.Fd())); err != nil {
 		return fmt.Errorf("the keeper does not watch the sandbox: %w", err)
 	}
 	return nil
-}
-
-// Send sends the keeper a message of at most 64 bytes.
-func (p *Process) Send(message string) error { return sys.Send(p.sock, []byte(message)) }
-
-// Stop ends the keeper, which has nothing left to do once the sandbox is gone, and
-// reaps it.
-func (p *Process) Stop() {
-	syscall.Kill(p.PID, syscall.SIGKILL)
-	sys.WaitChild(p.PID)
-	syscall.Close(p.sock)
-	p.stderr.Close()
 }
 
 // A Ward is what a keeper keeps, on the keeper's side.
@@ -137,15 +79,15 @@ type Ward struct {
 // The error is io.EOF where the launcher ended, or gave the session up, first; what
 // there was of a sandbox has been ended then.
 func Accept() (*Ward, error) {
-	if err := sys.CloexecFrom(socketFD); err != nil {
+	if err := sys.CloexecFrom(helper.FD); err != nil {
 		return nil, err
 	}
 	var socket uint64
 	for {
-		m, err := sys.Recv(socketFD)
+		m, err := sys.Recv(helper.FD)
 		switch {
 		case err != nil && socket == 0:
-			return nil, fmt.Errorf("descriptor %d is not the launcher's socket: %w", socketFD, err)
+			return nil, fmt.Errorf("descriptor %d is not the launcher's socket: %w", helper.FD, err)
 		case err != nil || len(m.Data) == 0:
 			if socket != 0 {
 				EndHolders(socket)
@@ -195,16 +137,7 @@ func end(pid int, socket uint64) {
 }
 
 // Watching tells the launcher that the sandbox is being kept: the command may run.
-func (w *Ward) Watching() error { return sys.Send(socketFD, []byte{watching}) }
-
-// Receive waits for the next message of the launcher's Send; io.EOF at its end.
-func (w *Ward) Receive() (string, error) {
-	m, err := sys.Recv(socketFD)
-	if err == nil && len(m.Data) == 0 {
-		err = io.EOF
-	}
-	return string(m.Data), err
-}
+func (w *Ward) Watching() error { return sys.Send(helper.FD, []byte{watching}) }
 
 // Watch waits until launcher or sandbox is gone. It sleeps in poll(2) until then.
 // Where the launcher went first it kills pid 1, and with it all of the sandbox, and

@@ -37,11 +37,16 @@ func (r *run) on(name string, stdout io.Writer) (int, error) {
 		return r.bwrap(stdout)
 	}
 	code, err := r.bwrap(stdout)
-	var stopped *bwrap.Interrupted
-	if err == nil || errors.As(err, &stopped) || errors.Is(err, errChanged) || errors.Is(err, bwrap.ErrLimit) {
+	// Whatever else went wrong would with another backend.
+	var failed *bwrap.StartError
+	if !errors.As(err, &failed) || errors.Is(err, bwrap.ErrLimit) {
 		return code, err
 	}
 	findings, usable := backend.Probe("bwrap")
+	// A trial start that Ctrl-C has ended says nothing of bwrap.
+	if stopped := bwrap.Interruption(); stopped != nil {
+		return 0, stopped
+	}
 	if usable {
 		return code, err
 	}
@@ -113,6 +118,9 @@ func (r *run) landlock(stdout io.Writer) (int, error) {
 		return 0, cli.WithHint(fmt.Errorf("cannot use the landlock backend: %w", err), "agent-sandbox check says what works here")
 	}
 	losses := backend.LandlockLosses(r.settings(), r.User, abi)
+	if err := r.withoutChaperon("landlock"); err != nil {
+		return 0, err
+	}
 	if err := r.Replan(landlock.Share); err != nil {
 		return 0, err
 	}
@@ -146,6 +154,9 @@ func (r *run) landlock(stdout io.Writer) (int, error) {
 }
 
 func (r *run) firejail(stdout io.Writer) (int, error) {
+	if err := r.withoutChaperon("firejail"); err != nil {
+		return 0, err
+	}
 	if err := r.plan(); err != nil {
 		return 0, err
 	}

@@ -21,6 +21,7 @@ import (
 	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/environ"
 	"agent-sandbox/internal/execpath"
+	"agent-sandbox/internal/helper"
 	"agent-sandbox/internal/host"
 	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/landlock"
@@ -29,6 +30,7 @@ import (
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/seccomp"
 	"agent-sandbox/internal/session"
+	"agent-sandbox/internal/sys"
 )
 
 // Request is a launch as the user asked for it.
@@ -38,12 +40,16 @@ type Request struct {
 	DryRun  bool
 	Command []string
 
+	Physical bool // refuse a Project that a link leads to
+
 	Subcommands []string // what Command[0] may have been meant for
 }
 
 // Run launches and returns the exit status: the command's own, or 125 with a
 // message where the command did not run.
 func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int {
+	// What bwrap left is not to be seen after the launcher has ended.
+	defer sys.ReapZombies()
 	warned := map[string]bool{}
 	for try := 1; ; try++ {
 		code, err := once(ctx, req, stdout, p, warned)
@@ -68,7 +74,7 @@ func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int 
 const tries = 5
 
 func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, warned map[string]bool) (int, error) {
-	l, err := layout.Checked(ctx, layout.Options{Project: req.Project, Command: req.Command[0]})
+	l, err := layout.Checked(ctx, layout.Options{Project: req.Project, Physical: req.Physical, Command: req.Command[0]})
 	if err != nil {
 		return 0, err
 	}
@@ -82,9 +88,6 @@ func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, war
 // unavailable refuses what is asked for as a protection and not in this version.
 func (r *run) unavailable() error {
 	s := r.settings()
-	if s.Scalar("CHAPERON") == "on" {
-		return cli.WithHint(errors.New("CHAPERON=on cannot be had: this version has no Slurm proxy"), "set CHAPERON=off: Slurm is then out of reach of the sandbox")
-	}
 	if s.Scalar("NETWORK_MAIL_BLOCK") == "on" && s.Scalar("NETWORK_FILTER_MODE") != "isolated" {
 		return cli.WithHint(errors.New("NETWORK_MAIL_BLOCK=on cannot be had in this version"), "set NETWORK_FILTER_MODE=isolated, which closes all ports, or NETWORK_MAIL_BLOCK=auto")
 	}
@@ -104,8 +107,9 @@ type run struct {
 	others []*session.Registry // the user's other registries
 	late   []mountplan.Mount   // those of the plan that mount-repair makes
 
-	warned map[string]bool                 // warnings that were printed
-	guard  func() (*keeper.Process, error) // waits for startGuard
+	warned   map[string]bool                 // warnings that were printed
+	guard    func() (*keeper.Process, error) // waits for startGuard
+	chaperon *helper.Process                 // nil where none runs
 }
 
 // warn prints a warning once.
@@ -142,6 +146,9 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		spec, err := r.spec(path)
 		if err == nil {
 			spec.DataDir = "SESSION.d" // made by a launch, beside its record
+			if r.Chaperon {
+				spec.Requests = "SESSION.chaperon"
+			}
 			for _, m := range r.late {
 				fmt.Fprintf(stdout, "# then by mount-repair: %s %s\n", m.Kind, cli.Quote(m.Path))
 			}
@@ -158,6 +165,11 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 				guard.Stop()
 			}
 		}()
+		defer r.endChaperon()
+		if err := r.startChaperon(); err != nil {
+			waiting.Abandon()
+			return 0, err
+		}
 		spec, made, err := r.ready(path, here)
 		if err != nil {
 			waiting.Abandon()
@@ -177,6 +189,9 @@ func (r *run) ready(path string, here session.Here) (spec bwrap.Spec, made []str
 	}
 	if made, err = r.claim(here, r.Plan); err != nil {
 		return spec, nil, err
+	}
+	if r.chaperon != nil {
+		spec.Requests = r.reg.ChaperonDir(r.id)
 	}
 	if err := r.writeData(); err != nil {
 		return spec, nil, err
@@ -262,7 +277,7 @@ func (r *run) session(spec bwrap.Spec, waiting *bwrap.Waiting, here session.Here
 	if err != nil {
 		return 0, err
 	}
-	code, err := r.supervise(s, guard, here, made)
+	code, err := r.supervise(s, guard, here, made, spec.Env)
 	if err != nil {
 		s.Kill()
 		s.Wait()
@@ -270,7 +285,7 @@ func (r *run) session(spec bwrap.Spec, waiting *bwrap.Waiting, here session.Here
 	return code, err
 }
 
-func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.Here, made []string) (int, error) {
+func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.Here, made, environ []string) (int, error) {
 	rec := session.Record{
 		ID: r.id, Version: cli.Version, Host: here.Host, Boot: here.Boot, PIDNS: here.PIDNS, UID: r.User.UID,
 		Backend: "bwrap", Project: r.Project, Command: display(r.req.Command), Started: time.Now(), MountNS: s.MountNS,
@@ -289,6 +304,11 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 			return 0, err
 		}
 	}
+	if r.chaperon != nil {
+		if rec.Chaperon, err = session.ProcOf(r.chaperon.PID); err != nil {
+			return 0, err
+		}
+	}
 	if err := r.private(rec); err != nil {
 		return 0, err
 	}
@@ -302,6 +322,9 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 		return 0, fmt.Errorf("cannot write the session record: %w", err)
 	}
 	if err := guard.Watch(s.InitPidfd); err != nil {
+		return 0, err
+	}
+	if err := r.serveSlurm(s.InitPID, environ); err != nil {
 		return 0, err
 	}
 	bwrap.Ignore()
@@ -353,6 +376,9 @@ func (r *run) environ(backend string) []string {
 		}
 	}
 	env = agents.Environ(env, r.Config.Agents, r.User.Home)
+	if r.Chaperon {
+		env = slurmPath(env)
+	}
 	return append(env, "SANDBOX_ACTIVE=1", "SANDBOX_BACKEND="+backend, "SANDBOX_PROJECT_DIR="+r.Project)
 }
 

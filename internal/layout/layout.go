@@ -15,6 +15,7 @@ import (
 	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/host"
 	"agent-sandbox/internal/mountplan"
+	"agent-sandbox/internal/relay"
 	"agent-sandbox/internal/session"
 )
 
@@ -22,6 +23,10 @@ import (
 type Options struct {
 	Project string // folder as the user gave it, empty: the current one
 	Command string // the command of a launch; empty for plan and reload
+
+	// Physical refuses a project that a link leads to: who names it knows where it
+	// lies, and whoever may write above it could have put a link there.
+	Physical bool
 
 	// Running is the record of the session that is reloaded, nil otherwise: its
 	// configuration environment is used, and what cannot change in a running
@@ -38,6 +43,7 @@ type Layout struct {
 	Differ   []string          // reload: launch-only settings that differ from the session's
 	Retained []mountplan.Mount // reload: protections of the session that left the configuration
 	Warnings []string
+	Chaperon bool // the Slurm proxy is part of the plan
 
 	opts Options
 }
@@ -85,6 +91,9 @@ func Configure(ctx context.Context, o Options) (*Layout, error) {
 	if l.Project, err = Physical(o.Project); err != nil {
 		return nil, err
 	}
+	if abs, _ := filepath.Abs(o.Project); o.Physical && o.Project != "" && l.Project != abs {
+		return nil, cli.WithHint(fmt.Errorf("cannot use the project folder %s: a link leads from it to %s", cli.Quote(o.Project), cli.Quote(l.Project)), "leave out --physical, or name the folder itself")
+	}
 	req := config.Request{
 		Home: l.User.Home, PasswdHome: l.User.PasswdHome, User: l.User.Name, UID: l.User.UID,
 		ProjectDir: l.Project, Getenv: os.Getenv,
@@ -123,6 +132,7 @@ func Checked(ctx context.Context, o Options) (*Layout, error) {
 		}
 	}
 	l.opts = o
+	l.Chaperon = l.chaperon()
 	return l, nil
 }
 
@@ -146,9 +156,50 @@ func (l *Layout) Replan(change func(*config.Settings)) error {
 	return l.MakePlan()
 }
 
+// chaperon says whether the Slurm proxy runs: with auto where the host has Slurm. In a
+// running session nothing of that changes.
+func (l *Layout) chaperon() bool {
+	if r := l.opts.Running; r != nil {
+		return r.Chaperon != session.Proc{}
+	}
+	switch l.Config.Settings.Scalar("CHAPERON") {
+	case "on":
+		return true
+	case "auto":
+		_, err := host.SlurmCommand("sbatch")
+		return err == nil
+	}
+	return false
+}
+
+// slurm is what the proxy means for the plan.
+func (l *Layout) slurm() (*mountplan.Slurm, error) {
+	stub, err := cli.Helper("chaperon-stub")
+	if err != nil {
+		return nil, cli.WithHint(fmt.Errorf("cannot have the Slurm proxy: %w", err), "CHAPERON=off goes without; Slurm is then out of reach of the sandbox")
+	}
+	p := &mountplan.Slurm{Stub: stub, Names: relay.Commands}
+	if r := l.opts.Running; r != nil {
+		// Those of the launch, whose PATH may have been another.
+		for _, m := range r.Mounts {
+			if m.Kind == mountplan.RO && m.Source == stub && m.Path != relay.Stub {
+				p.Commands = append(p.Commands, m.Path)
+			}
+		}
+		return p, nil
+	}
+	for _, name := range p.Names {
+		if path, err := host.SlurmCommand(name); err == nil {
+			p.Commands = append(p.Commands, path)
+		}
+	}
+	return p, nil
+}
+
 // MakePlan makes the plan of a layout from Checked.
 func (l *Layout) MakePlan() error {
 	o := l.opts
+	l.Chaperon = l.chaperon()
 	in, err := l.input(o.Command)
 	if err != nil {
 		return err
@@ -180,6 +231,12 @@ func (l *Layout) input(command string) (mountplan.Input, error) {
 		Settings: s, UID: l.User.UID, Home: l.User.Home, PasswdHome: l.User.PasswdHome, Project: l.Project,
 		RuntimeDir: l.User.RuntimeDir, StateDirs: session.Homes(l.User),
 		ConfigDir: l.Config.ConfigDir, ConfigFiles: l.Config.Files, Binaries: cli.Binaries(),
+	}
+	if l.Chaperon {
+		var err error
+		if in.Slurm, err = l.slurm(); err != nil {
+			return in, err
+		}
 	}
 	for _, p := range l.Config.Agents {
 		a := mountplan.Agent{Name: p.Name, Instructions: p.Instructions,

@@ -26,6 +26,7 @@ type Input struct {
 	Agents      []Agent  // enabled agents
 	Replace     []File   // files of /etc shown with other content (FILTER_PASSWD)
 	Keep        []Mount  // protections of a running session that stay whatever the settings say
+	Slurm       *Slurm   // the Slurm proxy, nil where none runs
 }
 
 // Agent is what an agent's profile means for the mounts, beside its paths, which
@@ -36,6 +37,13 @@ type Agent struct {
 	Instructions string   // instruction file, empty where the agent has none
 	// Note gives the instruction file as the agent sees it, from the user's own text.
 	Note func(own []byte) []byte
+}
+
+// Slurm is what the Slurm proxy means for the mounts.
+type Slurm struct {
+	Stub     string   // the client program on the host
+	Names    []string // what it is called in the session
+	Commands []string // Slurm's own commands on the host, which it covers
 }
 
 // File is a file that is shown with a content of the launcher's making.
@@ -88,7 +96,7 @@ var AlwaysReadOnly = []string{".config/agent-sandbox", ".config/agent-sandbox-ex
 func Build(h Host, in Input) (*Plan, error) {
 	b := &builder{h: cached(h), in: in, s: in.Settings, writable: map[string]bool{}, prot: map[string]protection{}}
 	for _, step := range []func() error{
-		b.kernel, b.readOnly, b.home, b.writables, b.closures, b.protections, b.assemble,
+		b.kernel, b.proxy, b.readOnly, b.home, b.writables, b.closures, b.protections, b.assemble,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -311,12 +319,20 @@ func (b *builder) grant(r resolved, k Kind, e config.Entry, name string) {
 // to what is granted without it is no harm.
 func (b *builder) dropForged() {
 	granted := func(g grant) bool { // without the grant itself
+		var governs Mount
 		for _, m := range slices.Concat(b.base, b.rw) {
-			if m.Path != g.path && Under(g.path, m.Path) && (m.Kind == RW || m.Kind == RO && g.kind == RO) {
-				return true
+			if (m.Path != g.path || m.Kind != g.kind) && Under(g.path, m.Path) && len(m.Path) >= len(governs.Path) {
+				governs = m
 			}
 		}
-		return slices.ContainsFunc(b.grants, func(o grant) bool { return o.path == g.path && o.kind == g.kind && len(o.links) == 0 })
+		ok := governs.Kind == RW || governs.Kind == RO && g.kind == RO
+		for _, e := range b.homeReadOnly() {
+			// Read-only in a writable home.
+			if p := join(b.home_, e.Text); g.kind == RW && Under(g.path, p) && len(p) >= len(governs.Path) {
+				ok = false
+			}
+		}
+		return ok || slices.ContainsFunc(b.grants, func(o grant) bool { return o.path == g.path && o.kind == g.kind && len(o.links) == 0 })
 	}
 	writable := func(p string) (string, bool) {
 		for _, m := range slices.Concat(b.base, b.rw) {
@@ -465,6 +481,9 @@ func (b *builder) writables() error {
 	}
 	if !r.found || r.info.Type != Dir {
 		return fmt.Errorf("project folder %q is not a folder", b.in.Project)
+	}
+	if r.path != b.in.Project { // it was found without links right before
+		return fmt.Errorf("project folder %q was replaced by a link to %q meanwhile", b.in.Project, r.path)
 	}
 	if d := b.deniedBy(b.in.Project, r.path); d != "" {
 		return fmt.Errorf("project folder %q lies under %q, which DENIED_WRITABLE_PATHS forbids", b.in.Project, d)

@@ -86,7 +86,7 @@ func (b *builder) protections() error {
 			b.prot[m.Path] = protection{mount: m, from: "the running session"}
 		}
 	}
-	for _, step := range []func() error{b.masks, b.contents, b.overlays, b.contradictions} {
+	for _, step := range []func() error{b.masks, b.slurm, b.contents, b.overlays, b.contradictions} {
 		if err := step(); err != nil {
 			return err
 		}

@@ -53,7 +53,7 @@ const (
 	Forward   = 's' // to init: the launcher got this signal
 	Stopped   = 't' // to the launcher: the command stopped
 	Continued = 'c' // to the launcher: it runs again
-	Resume    = 'f' // to init: the launcher was continued
+	Resume    = 'f' // to init: the launcher was continued, with the number of stops it had been told of
 )
 
 // A Command is what to run.
@@ -345,7 +345,8 @@ func (s *supervisor) listen() {
 				s.signal(sig)
 			}
 			seen &^= sys.Set(sig)
-		case m.Data[0] == Resume && s.isStopped():
+		case m.Data[0] == Resume && len(m.Data) == 2 && byte(s.stops.Load()) == m.Data[1] && s.isStopped():
+			// Not where it was continued and has stopped once more since.
 			// A command in a group of its own did not get the shell's SIGCONT.
 			if pgid, err := syscall.Getpgid(s.pid); err == nil && pgid == s.pid {
 				syscall.Kill(-pgid, syscall.SIGCONT)

@@ -267,6 +267,38 @@ func writeNew(dir *os.File, name string, content []byte, perm uint32) error {
 	return err
 }
 
+// chaperons is the folder, beside the registry and out of its reach, that has one
+// for each session with a Slurm proxy.
+const chaperons = "chaperon"
+
+// ChaperonDir is the path of the folder that a session's request FIFO lies in. It
+// is bound into the session, read-only.
+func (g *Registry) ChaperonDir(id string) string {
+	return strings.TrimSuffix(g.Path, "sessions") + chaperons + "/" + id
+}
+
+// OpenChaperonDir opens that folder, and with create makes it.
+func (g *Registry) OpenChaperonDir(id string, create bool) (*os.File, error) {
+	return sys.OpenPrivateDir(strings.TrimSuffix(g.Path, "/"+app+"/sessions"), g.uid, create, app, chaperons, id)
+}
+
+// removeChaperonDir takes it away. Nothing inside a session can write there.
+func (g *Registry) removeChaperonDir(id string) {
+	dir, err := g.OpenChaperonDir(id, false)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, n := range names {
+		sys.UnlinkAt(dir, n, false)
+	}
+	if up, err := sys.OpenAt(dir, "..", syscall.O_RDONLY|syscall.O_DIRECTORY, 0); err == nil {
+		sys.UnlinkAt(up, id, true)
+		up.Close()
+	}
+}
+
 // remove takes away the record and the folder of a session.
 func (g *Registry) remove(id string) error {
 	err := sys.UnlinkAt(g.dir, id, false)
@@ -274,6 +306,7 @@ func (g *Registry) remove(id string) error {
 		err = nil
 	}
 	sys.UnlinkAt(g.dir, id+".reload", false)
+	g.removeChaperonDir(id)
 	dir, err2 := sys.OpenAt(g.dir, id+".d", syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err2 != nil {
 		return err

@@ -306,6 +306,17 @@ func BecomeSubreaper() error {
 	return nil
 }
 
+// ReapZombies reaps the children that have ended: orphans that came to this process,
+// a subreaper.
+func ReapZombies() {
+	for {
+		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		if err != syscall.EINTR && (err != nil || pid <= 0) {
+			return
+		}
+	}
+}
+
 // WaitChild waits for the end of a child: wait4(2). ok is false where pid is no child.
 func WaitChild(pid int) (ws syscall.WaitStatus, ok bool) {
 	_, err := retry(func() (int, error) { return syscall.Wait4(pid, &ws, 0, nil) })

@@ -81,7 +81,7 @@ except OSError as e: assert e.errno!=errno.EPERM'`},
 	"descriptor": {script: `grep @SECRET@ <&7`, outer: `exec 7<~/.ssh/id_rsa; exec $LAUNCH`},
 	"network":    {script: `exec 9<>/dev/tcp/127.0.0.1/@PORT@`, conf: `NETWORK_FILTER_MODE=isolated`},
 
-	"background": {script: `setsid sleep 5@N@ & while ! grep -a 5@N@ /proc/$!/cmdline; do sleep 0.01; done`,
+	"background": {script: `setsid sleep 5@N@ & while ! grep -aq ^sleep /proc/$!/cmdline; do sleep 0.01; done`,
 		after: func(_ *testing.T, w *world) bool {
 			left := w.running("sleep 5" + w.n)
 			exec.Command("pkill", "-KILL", "-U", strconv.Itoa(w.UID), "-f", "^sleep 5"+w.n).Run()

@@ -15,9 +15,10 @@ import (
 	"time"
 
 	"agent-sandbox/test/harness"
+	"agent-sandbox/test/slurm/node"
 )
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) { harness.Main(m, node.Stop) }
 
 // pairs runs a and b in turn n times, so that both see the same machine, and
 // gives the median of each and of the ratio a/b of each pair.

@@ -38,6 +38,8 @@ func status(t *testing.T, file, key string) (n int) {
 
 func TestIdleGuardSleepsAndIsSmall(t *testing.T) {
 	u := user(t)
+	// So is Slurm's configuration, which would have the guard watch /etc as well.
+	u.Write(".config/agent-sandbox/conf.d/slurm.conf", "CHAPERON=off\n")
 	// The user database is left out: other tests make users meanwhile.
 	g := start(u, "FILTER_PASSWD=false")
 	g.over(u.Project+"/secret", "SECRET")

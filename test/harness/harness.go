@@ -151,8 +151,8 @@ func NewUser(t testing.TB) *User {
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
+		os.RemoveAll(u.Runtime) // first: once the user is gone the next may get the uid
 		run("userdel", "-f", "-r", name)
-		os.RemoveAll(u.Runtime)
 	})
 	return u
 }

@@ -135,6 +135,8 @@ func TestUsageManPageAndCompletionAgree(t *testing.T) {
 		{"agent-sandbox-execd", "agent-sandbox-execd.8", "", nil},
 		{"mount-repair", "mount-repair.8", "", nil},
 		{"mount-guard", "mount-guard.8", "", nil},
+		{"chaperon", "chaperon.8", "", nil},
+		{"chaperon-stub", "chaperon-stub.8", "", nil},
 	} {
 		// The example may run other programs.
 		text, _, _ := strings.Cut(usage(t, p.name), "\nExample")

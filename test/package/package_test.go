@@ -181,7 +181,7 @@ func TestInstall(t *testing.T) {
 	var shipped []string
 	for _, deb := range debs(t) {
 		for _, p := range contents(t, deb) {
-			if strings.HasSuffix(p, "/") || strings.HasPrefix(p, "/usr/share/doc/") || strings.HasPrefix(p, "/usr/share/lintian/") {
+			if strings.HasSuffix(p, "/") || strings.HasPrefix(p, "/usr/share/doc/") && !strings.HasSuffix(p, ".md") || strings.HasPrefix(p, "/usr/share/lintian/") {
 				continue
 			}
 			if strings.HasPrefix(p, "/usr/share/man/") {

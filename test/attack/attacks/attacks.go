@@ -103,7 +103,7 @@ func NewScene(t testing.TB) *Scene {
 	s.env = []string{"T=" + s.tool, "SRV=" + s.Srv, "P=" + s.Project, "SUITE=" + s.Suite, "OTHER=" + s.Other.Home,
 		"OTHERNAME=" + s.Other.Name, "ME=" + s.U.Name, "RUNTIME=" + s.U.Runtime, "AWS_SECRET_ACCESS_KEY=" + Secret}
 	s.Reset(t)
-	for _, sub := range []string{"agent-sandbox", "agent-sandbox-reload", "mount-repair", "mount-guard", "share"} {
+	for _, sub := range []string{"agent-sandbox", "agent-sandbox-reload", "mount-repair", "mount-guard", "chaperon", "chaperon-stub", "share"} {
 		dst := filepath.Join(s.Suite, sub)
 		s.U.Mkdir(s.Suite)
 		if out, err := exec.Command("cp", "-a", "--no-preserve=ownership", filepath.Dir(harness.Bin(t, "agent-sandbox"))+"/"+sub, dst).CombinedOutput(); err != nil {
