@@ -19,7 +19,7 @@ import (
 )
 
 const usage = `usage: agent-sandbox [--project-dir DIR] [--backend auto|bwrap|firejail|landlock]
-                     [--dry-run] [--] COMMAND [ARG...]
+                     [--physical] [--dry-run] [--] COMMAND [ARG...]
        agent-sandbox sessions
        agent-sandbox reload [ID | --project DIR] [--dry-run] [--force-detach]
                      [--timeout SECONDS]
@@ -32,6 +32,7 @@ what the configuration shows it.
 
   --project-dir DIR  the project folder, instead of the current one
   --backend NAME     how to confine, instead of SANDBOX_BACKEND
+  --physical         refuse a project folder that a link leads to
   --dry-run          print the command line of the backend, run nothing
   -h, --help         this text
   --version          the version
@@ -126,6 +127,9 @@ func parse(args []string) (launch.Request, error) {
 			}
 		case args[0] == "--dry-run":
 			req.DryRun = true
+			args = args[1:]
+		case args[0] == "--physical":
+			req.Physical = true
 			args = args[1:]
 		case strings.HasPrefix(args[0], "-"):
 			err = fmt.Errorf("there is no option %s", cli.Quote(args[0]))

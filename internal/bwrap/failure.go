@@ -175,9 +175,15 @@ func notStarted(bwrap string, err error) error {
 	return &StartError{fmt.Errorf("cannot start %s: %w", cli.Quote(bwrap), err)}
 }
 
+// plainEnv is for a bwrap that is tried out: the caller's LD_LIBRARY_PATH may have the
+// project in it.
+var plainEnv = []string{"PATH=/usr/bin:/bin"}
+
 // Version returns what `bwrap --version` says, as "0.8.0".
 func Version(bwrap string) (string, error) {
-	out, err := exec.Command(bwrap, "--version").Output()
+	cmd := exec.Command(bwrap, "--version")
+	cmd.Env, cmd.Dir = plainEnv, "/"
+	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("%s --version: %w", bwrap, err)
 	}
@@ -239,6 +245,7 @@ func Probe() (findings []Finding, usable bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "--unshare-user", "--unshare-pid", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "true")
+	cmd.Env, cmd.Dir = plainEnv, "/"
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {

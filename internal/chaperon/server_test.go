@@ -57,7 +57,7 @@ func newWorld(t testing.TB, run command) *world {
 	}
 	log := sessionlog.New(sessionlog.Options{StateHome: top, UID: os.Getuid(), Folder: []string{"log"}, ID: "x", Level: "debug", Keep: time.Hour, Max: 1 << 20})
 	s := &Server{Answers: answers, UID: os.Getuid(), Log: log, Run: run,
-		Session: func() (*slurm.Session, error) { return &slurm.Session{ID: "x"}, nil }}
+		Session: func() (*slurm.Session, error) { return &slurm.Session{ID: "x", Project: top}, nil }}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, fifo) }()

@@ -112,7 +112,11 @@ func getent(database string, id int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return exec.CommandContext(ctx, path, database, strconv.Itoa(id)).Output()
+	cmd := exec.CommandContext(ctx, path, database, strconv.Itoa(id))
+	// Neither the caller's variables nor its folder, which may be the project, have a
+	// say in which libraries are loaded.
+	cmd.Env, cmd.Dir = []string{"PATH=/usr/bin:/bin"}, "/"
+	return cmd.Output()
 }
 
 // lineWithID is the line of passwd or group format whose third field is id.

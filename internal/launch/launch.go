@@ -40,6 +40,8 @@ type Request struct {
 	DryRun  bool
 	Command []string
 
+	Physical bool // refuse a Project that a link leads to
+
 	Subcommands []string // what Command[0] may have been meant for
 }
 
@@ -72,7 +74,7 @@ func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int 
 const tries = 5
 
 func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, warned map[string]bool) (int, error) {
-	l, err := layout.Checked(ctx, layout.Options{Project: req.Project, Command: req.Command[0]})
+	l, err := layout.Checked(ctx, layout.Options{Project: req.Project, Physical: req.Physical, Command: req.Command[0]})
 	if err != nil {
 		return 0, err
 	}

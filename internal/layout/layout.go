@@ -24,6 +24,10 @@ type Options struct {
 	Project string // folder as the user gave it, empty: the current one
 	Command string // the command of a launch; empty for plan and reload
 
+	// Physical refuses a project that a link leads to: who names it knows where it
+	// lies, and whoever may write above it could have put a link there.
+	Physical bool
+
 	// Running is the record of the session that is reloaded, nil otherwise: its
 	// configuration environment is used, and what cannot change in a running
 	// session stays as it was started.
@@ -86,6 +90,9 @@ func Configure(ctx context.Context, o Options) (*Layout, error) {
 	}
 	if l.Project, err = Physical(o.Project); err != nil {
 		return nil, err
+	}
+	if abs, _ := filepath.Abs(o.Project); o.Physical && o.Project != "" && l.Project != abs {
+		return nil, cli.WithHint(fmt.Errorf("cannot use the project folder %s: a link leads from it to %s", cli.Quote(o.Project), cli.Quote(l.Project)), "leave out --physical, or name the folder itself")
 	}
 	req := config.Request{
 		Home: l.User.Home, PasswdHome: l.User.PasswdHome, User: l.User.Name, UID: l.User.UID,

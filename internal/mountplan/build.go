@@ -319,12 +319,20 @@ func (b *builder) grant(r resolved, k Kind, e config.Entry, name string) {
 // to what is granted without it is no harm.
 func (b *builder) dropForged() {
 	granted := func(g grant) bool { // without the grant itself
+		var governs Mount
 		for _, m := range slices.Concat(b.base, b.rw) {
-			if m.Path != g.path && Under(g.path, m.Path) && (m.Kind == RW || m.Kind == RO && g.kind == RO) {
-				return true
+			if (m.Path != g.path || m.Kind != g.kind) && Under(g.path, m.Path) && len(m.Path) >= len(governs.Path) {
+				governs = m
 			}
 		}
-		return slices.ContainsFunc(b.grants, func(o grant) bool { return o.path == g.path && o.kind == g.kind && len(o.links) == 0 })
+		ok := governs.Kind == RW || governs.Kind == RO && g.kind == RO
+		for _, e := range b.homeReadOnly() {
+			// Read-only in a writable home.
+			if p := join(b.home_, e.Text); g.kind == RW && Under(g.path, p) && len(p) >= len(governs.Path) {
+				ok = false
+			}
+		}
+		return ok || slices.ContainsFunc(b.grants, func(o grant) bool { return o.path == g.path && o.kind == g.kind && len(o.links) == 0 })
 	}
 	writable := func(p string) (string, bool) {
 		for _, m := range slices.Concat(b.base, b.rw) {
@@ -473,6 +481,9 @@ func (b *builder) writables() error {
 	}
 	if !r.found || r.info.Type != Dir {
 		return fmt.Errorf("project folder %q is not a folder", b.in.Project)
+	}
+	if r.path != b.in.Project { // it was found without links right before
+		return fmt.Errorf("project folder %q was replaced by a link to %q meanwhile", b.in.Project, r.path)
 	}
 	if d := b.deniedBy(b.in.Project, r.path); d != "" {
 		return fmt.Errorf("project folder %q lies under %q, which DENIED_WRITABLE_PATHS forbids", b.in.Project, d)

@@ -46,6 +46,13 @@ func (b *builder) slurm() error {
 			return err
 		}
 	}
+	for _, home := range b.homes() {
+		// Flags for srun, a prolog that runs outside among them, where the site has
+		// cli_filter/user_defaults.
+		if err := b.protect(request{kind: MaskDir, path: join(home, ".slurm"), dir: true, always: true, from: "Slurm"}); err != nil {
+			return err
+		}
+	}
 	for _, p := range b.in.Slurm.Commands {
 		r, err := resolve(b.h, p)
 		if err != nil || !r.found || r.info.Type != Regular || b.coveredBy(r.path) != "" {

@@ -116,7 +116,7 @@ func (c *call) job(flags *set, name string) (dir *os.File, j *job, err error) {
 			dir.Close()
 		}
 	}()
-	j = &job{session: c.s, cwd: cwd}
+	j = &job{session: c.s, cwd: cwd, env: c.carried()}
 	for _, f := range []struct {
 		name string
 		to   *string

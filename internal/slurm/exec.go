@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/environ"
 )
 
@@ -44,11 +45,14 @@ var options = []string{
 	"PMI_", "PMIX_",
 }
 
-// plainEnv is the environment of commands that only ask and act. What of the
-// chaperon's own environment leads to another Slurm than the default is kept.
+// plainEnv is the environment of what runs outside. It is a fixed list: a variable
+// such as LD_LIBRARY_PATH, with a folder of the project in it or an empty entry, which
+// is the working directory, would have the real commands and the job's shell on the
+// node load what the agent has put there. SLURM_CONF leads to another Slurm than the
+// default (see Session.trusted).
 func (c *call) plainEnv() []string {
 	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG=C.UTF-8", "USER=" + c.s.User, "LOGNAME=" + c.s.User}
-	for _, n := range []string{"SLURM_CONF", "TZ", "HOME", "LD_LIBRARY_PATH"} {
+	for _, n := range []string{"SLURM_CONF", "TZ", "HOME"} {
 		if v, ok := os.LookupEnv(n); ok {
 			env = append(env, n+"="+v)
 		}
@@ -56,27 +60,48 @@ func (c *call) plainEnv() []string {
 	return env
 }
 
-// jobEnv is the environment of sbatch and srun, which becomes the launcher's on the
-// node: the one that the session's own launcher had, less what the sandbox's
-// scrubbing took and what would be taken as options. The session's values are not
-// used: SANDBOX_ENV may point, say, LD_LIBRARY_PATH into the project for what
-// runs inside, and this runs outside. The launcher on the node applies it again.
-// inJob keeps the variables of the job that the session itself runs in.
+// jobEnv is the environment of sbatch and srun, which Slurm gives to what it starts on
+// the node. inJob keeps the variables of the job that the session itself runs in.
 func (c *call) jobEnv(cwd string, inJob bool) []string {
+	env := append(c.plainEnv(), "PWD="+cwd)
+	for _, e := range os.Environ() {
+		if inJob && ofJob(e) && !strings.HasPrefix(e, "SLURM_CONF=") {
+			env = append(env, e)
+		}
+	}
+	return env
+}
+
+func ofJob(e string) bool {
+	return slices.ContainsFunc(options, func(p string) bool { return strings.HasPrefix(e, p) })
+}
+
+// carried are the variables that the launcher on the node has beside those of Slurm.
+// They are set by the script that starts it, right before: the launcher is static, and
+// nothing else runs outside. They are what the session's own launcher had, less what
+// the sandbox's scrubbing took; what configures the launcher is kept in any case, or
+// the job would run with another configuration. The session's values are not used:
+// SANDBOX_ENV sets them for what runs inside, and the launcher on the node does it again.
+func (c *call) carried() []string {
+	settings := map[string]bool{"SANDBOX_CONF": true, "XDG_CONFIG_HOME": true}
+	for _, v := range config.Vars {
+		if v.Env {
+			settings[v.Name] = true
+		}
+	}
 	kept := map[string]bool{}
 	for _, e := range c.s.Env {
 		n, _, _ := strings.Cut(e, "=")
-		kept[n] = true
+		kept[n] = !ofJob(e)
 	}
 	var env []string
 	for _, e := range os.Environ() {
 		n, _, _ := strings.Cut(e, "=")
-		job := slices.ContainsFunc(options, func(p string) bool { return strings.HasPrefix(n, p) })
-		if n == "SLURM_CONF" || kept[n] && n != "PWD" && (!job || inJob) && !slices.Contains(environ.Own, n) {
+		if (kept[n] || settings[n]) && variable.MatchString(n) && n != newline && n != "PWD" && !slices.Contains(environ.Own, n) {
 			env = append(env, e)
 		}
 	}
-	return append(env, "PWD="+cwd)
+	return env
 }
 
 // A command is a real one, run outside.

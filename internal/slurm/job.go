@@ -12,7 +12,8 @@ type job struct {
 	session *Session
 	cwd     string   // physical, checked
 	args    []string // arguments of the script, or the command of a step
-	export  []string // K=V
+	export  []string // K=V, of --export
+	env     []string // K=V, of the launcher on the node; see call.carried
 	// Patterns as Slurm's --input, --output and --error have them; error empty:
 	// with the output. An empty output or input of a step is srun's own.
 	input, output, error string
@@ -92,12 +93,20 @@ func (j *job) redirects(to string) string {
 func (j *job) command() []string {
 	// On a node without bwrap the launcher would choose another backend, and landlock
 	// leaves munge's socket open: the job would be less confined than the session.
-	words := []string{j.session.Launcher, "--project-dir", j.session.Project, "--backend", "bwrap", "--", "/bin/sh", "-c", j.inside()}
+	words := []string{j.session.Launcher, "--physical", "--project-dir", j.session.Project, "--backend", "bwrap", "--", "/bin/sh", "-c", j.inside()}
 	if j.step {
-		return words
+		var set strings.Builder
+		for _, e := range j.env {
+			n, v, _ := strings.Cut(e, "=")
+			fmt.Fprintf(&set, "export %s=%s\n", n, shellQuote(v))
+		}
+		return append([]string{"/bin/sh", "-c", set.String() + "exec \"$@\"", "sh"}, words...)
 	}
 	return append(append(words, "slurm_script"), j.args...)
 }
+
+// newline is the variable of the batch script that holds one.
+const newline = "_agent_sandbox_newline"
 
 // dataMark begins each line of the client's script in the batch script that is
 // submitted: a comment to every shell, and no directive of any batch system.
@@ -105,13 +114,19 @@ const dataMark = "#>"
 
 // script is the batch script that is submitted: it starts the launcher and gives
 // it the client's script, line by line behind a mark, on its standard input.
-// No line of it but the first few begins with what a client chose: a newline
-// inside a quoted word is written as a variable.
+// No line of it begins with what a client chose: a newline inside a quoted word is
+// written as a variable.
 func (j *job) script(client []byte) []byte {
 	var b bytes.Buffer
-	b.WriteString("#!/bin/sh\nn='\n'\nexec")
+	word := func(w string) string { return strings.ReplaceAll(shellQuote(w), "\n", `'"$`+newline+`"'`) }
+	b.WriteString("#!/bin/sh\n" + newline + "='\n'\n")
+	for _, e := range j.env {
+		n, v, _ := strings.Cut(e, "=")
+		b.WriteString("export " + n + "=" + word(v) + "\n")
+	}
+	b.WriteString("exec")
 	for _, w := range j.command() {
-		b.WriteString(" " + strings.ReplaceAll(shellQuote(w), "\n", `'"$n"'`))
+		b.WriteString(" " + word(w))
 	}
 	b.WriteString(" <\"$0\"\nexit 125\n")
 	for len(client) > 0 {

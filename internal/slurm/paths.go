@@ -45,6 +45,47 @@ func (s *Session) writable(path string) bool {
 // by its text or by a link: it says nothing of whether there is something.
 var errOutside = errors.New("outside")
 
+// trusted says what is wrong with the places that the real commands, and the launcher
+// on the node, go by: the session must not be able to change them. Slurm loads programs
+// that its configuration, and files beside it, name.
+func (s *Session) trusted() error {
+	if conf := os.Getenv("SLURM_CONF"); conf != "" {
+		f, real, err := physical(conf)
+		if err != nil {
+			return fmt.Errorf("cannot use SLURM_CONF %s: %v", quote(conf), err)
+		}
+		f.Close()
+		for _, p := range []string{conf, real} {
+			if s.reaches(filepath.Clean(p)) {
+				return refuse("keep Slurm's configuration where no sandbox can write, or start the session without SLURM_CONF",
+					"SLURM_CONF %s lies where this session may write", quote(conf))
+			}
+		}
+	}
+	if f, real, err := physical(s.Project); err != nil || real != s.Project {
+		if err == nil {
+			f.Close()
+		}
+		return refuse("start a new session there", "the project %s was moved away", quote(s.Project))
+	} else {
+		f.Close()
+	}
+	return nil
+}
+
+// reaches says that the session may write in a folder above the file at path, or in
+// the one that it lies in.
+func (s *Session) reaches(path string) bool {
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if s.writable(dir) {
+			return true
+		}
+		if dir == "/" {
+			return false
+		}
+	}
+}
+
 // folder opens the working directory of a request and returns where it really
 // is. What is run there is run by this descriptor, whatever becomes of the name.
 func (s *Session) folder(cwd string) (dir *os.File, path string, err error) {
@@ -171,7 +212,8 @@ func (w *walk) step(name string) (target string, err error) {
 // someone who changes it meanwhile.
 func (w *walk) open(path string) (*os.File, error) {
 	if w.at != nil {
-		return openAt(w.at, filepath.Base(path))
+		f, err := sys.OpenPathAt(w.at, filepath.Base(path))
+		return f, cause(err)
 	}
 	var root string
 	for _, r := range w.s.roots() {
@@ -179,11 +221,11 @@ func (w *walk) open(path string) (*os.File, error) {
 			root = r
 		}
 	}
-	f, err := sys.OpenPath(root)
+	f, real, err := physical(root)
 	if err != nil {
 		return nil, errOutside
 	}
-	if real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err != nil || real != root {
+	if real != root {
 		f.Close()
 		return nil, errOutside
 	}
@@ -191,23 +233,14 @@ func (w *walk) open(path string) (*os.File, error) {
 		if p == "" {
 			continue
 		}
-		g, err := openAt(f, p)
+		g, err := sys.OpenPathAt(f, p)
 		f.Close()
 		if err != nil {
-			return nil, err
+			return nil, cause(err)
 		}
 		f = g
 	}
 	return f, nil
-}
-
-func openAt(dir *os.File, name string) (*os.File, error) {
-	f, err := sys.OpenPathAt(dir, name)
-	var pe *os.PathError
-	if errors.As(err, &pe) {
-		err = pe.Err
-	}
-	return f, err
 }
 
 // folder is the place itself.
@@ -229,6 +262,30 @@ func (w *walk) folder() (*os.File, error) {
 	f := w.at
 	w.at = nil
 	return f, nil
+}
+
+// physical opens a path for nothing but its place, links followed, and returns
+// what it led to.
+func physical(path string) (*os.File, string, error) {
+	f, err := sys.OpenPath(path)
+	if err != nil {
+		return nil, "", cause(err)
+	}
+	real, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		f.Close()
+		return nil, "", cause(err)
+	}
+	return f, real, nil
+}
+
+// cause is an error without the path.
+func cause(err error) error {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
 }
 
 // checkFile checks the value of --output, --error or --input, which may hold

@@ -52,6 +52,9 @@ func Run(ctx context.Context, s *Session, r *Request, stdout, stderr io.Writer, 
 	if why, ok := never[r.Command]; ok {
 		return c.fail(refuse(why[1], "%s does not work in the sandbox: %s", r.Command, why[0]), 1)
 	}
+	if err := s.trusted(); err != nil {
+		return c.fail(err, 1)
+	}
 	do, ok := map[string]func(*call) int{
 		"sbatch": (*call).sbatch, "srun": (*call).srun, "squeue": (*call).squeue, "scancel": (*call).scancel, "scontrol": (*call).scontrol,
 		"sacct": (*call).sacct, "sstat": (*call).sstat, "sinfo": (*call).sinfo, "sprio": (*call).sprio, "sshare": (*call).sshare, "sdiag": (*call).sdiag,

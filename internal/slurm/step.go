@@ -58,8 +58,10 @@ func (c *call) srun() int {
 	defer dir.Close()
 	j.step, j.args = true, rest
 	words := j.command()
-	if len(words[len(words)-1]) > maxWord {
-		return c.fail(refuse("keep data in a file of the project", "the command line is too long"), 1)
+	for _, w := range words {
+		if len(w) > maxWord {
+			return c.fail(refuse("keep data in a file of the project", "the command line is too long"), 1)
+		}
 	}
 	stdin := c.r.Script
 	if !c.r.HasScript || j.input != "" {

@@ -173,6 +173,22 @@ func TestLinkGrantsNothing(t *testing.T) {
 	want(t, "link in the project", inside(t, u, "echo x >build/f && cat out/f"), "x")
 }
 
+// TestLinkOpensNothingReadOnly: in a writable home a link at a missing folder of
+// HOME_WRITABLE, or of an agent's, does not make what is read-only there writable.
+func TestLinkOpensNothingReadOnly(t *testing.T) {
+	for _, name := range []string{".cache", ".claude", ".codex"} {
+		u := harness.NewUser(t)
+		sh(t, u, "mkdir -p ~/.local/bin")
+		r := u.Run("env", "HOME_ACCESS=write", "agent-sandbox", "sh", "-c", "touch ~/.local/bin/x || ln -s ~/.local/bin ~/"+name+" && echo linked")
+		if !strings.Contains(r.Stdout, "linked") {
+			t.Fatalf("%s: %q %q", name, r.Stdout, r.Stderr)
+		}
+		if r := u.Run("env", "HOME_ACCESS=write", "agent-sandbox", "sh", "-c", "touch ~/.local/bin/evil && echo wrote"); strings.Contains(r.Stdout, "wrote") {
+			t.Errorf("%s: the next session writes where the link leads", name)
+		}
+	}
+}
+
 // TestCarriedStateIsNoSecret: claude's ~/.claude.json is copied into ~/.claude once.
 // In a writable home an agent could make it a link to what it may not read.
 func TestCarriedStateIsNoSecret(t *testing.T) {

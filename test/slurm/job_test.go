@@ -271,6 +271,100 @@ __attribute__((constructor)) static void f(void) { creat("`+mark+`", 0600); }
 	}
 }
 
+// The launcher's own environment may name a library of the project, or a search path
+// with an empty entry, which is the working directory: it reaches the launcher on the
+// node, which is static, and what runs inside, and nothing else.
+func TestNoLibraryOfTheProjectIsLoadedOutside(t *testing.T) {
+	c := newClient(t)
+	mark := c.Home + "/escaped"
+	c.Write("proj/evil.c", `#include <fcntl.h>
+__attribute__((constructor)) static void f(void) { creat("`+mark+`", 0600); }
+`)
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", c.Project+"/evil.so", c.Project+"/evil.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c.Env = append(c.Env, "LD_PRELOAD="+c.Project+"/evil.so", "LD_LIBRARY_PATH=/nowhere:")
+	c.Config("READONLY_MOUNTS+=(/srv)\n")
+	sh := c.session()
+	os.Remove(mark) // of what started the launcher
+	c.ended(sbatch(t, sh, "sbatch -o o --wrap 'echo $LD_LIBRARY_PATH'"))
+	sh.Sh("srun true; squeue; scontrol show jobs; scancel -u $USER")
+	want(t, "the job's output", c.read("o"), "/nowhere:\n")
+	if exists(mark) {
+		t.Error("the library was loaded outside")
+	}
+}
+
+// What configures the launcher reaches the one on the node, whatever the scrubbing
+// takes from the session.
+func TestAJobHasTheSessionsConfiguration(t *testing.T) {
+	c := newClient(t)
+	c.Write("proj/.env", "SECRET")
+	c.Write("strict.conf", "BLOCKED_FILES+=("+c.Project+"/.env)\nBLOCKED_ENV_PATTERNS+=('SANDBOX_*' 'HOME_ACCESS')\n")
+	c.Env = append(c.Env, "SANDBOX_CONF="+c.Home+"/strict.conf", "HOME_ACCESS=restricted", "SLURM_SCOPE=none")
+	c.submit("--wrap=sleep 600") // of the same project
+	sh := c.session()
+	c.ended(sbatch(t, sh, "sbatch -o o --wrap 'cat .env; echo; ls -d ~/.cache || echo restricted; squeue -h'"))
+	if got := c.read("o"); strings.Contains(got, "SECRET") {
+		t.Errorf("the job has another configuration: %q", got)
+	} else if !strings.HasSuffix(got, "restricted\n") {
+		t.Errorf("the job sees jobs that are not in the session's scope: %q", got)
+	}
+	if r := sh.Sh("srun cat .env"); strings.Contains(r, "SECRET") {
+		t.Errorf("the step has another configuration: %q", r)
+	}
+}
+
+// An agent that may write above the project puts a link to another folder in its
+// place, before a job is submitted or while it waits.
+func TestTheProjectOfAJobIsTheSessions(t *testing.T) {
+	c := newClient(t)
+	c.Mkdir(c.Home + "/work/a/proj")
+	c.Mkdir(c.Home + "/secret")
+	c.Write("secret/note", "SECRET")
+	c.Config("EXTRA_WRITABLE_PATHS+=(~/work)\n")
+	c.Project = c.Home + "/work/a/proj"
+	sh := c.session()
+	sh.Sh("cd ~/work/a/proj")
+	id := sbatch(t, sh, "sbatch --begin=now+4 -o ../../out --wrap 'cat ~/work/a/proj/note; touch ~/work/a/proj/evil'")
+	sh.Sh("mv ~/work/a ~/work/b && mkdir ~/work/a && ln -s ~/secret ~/work/a/proj && cd ~/work/b/proj")
+	if got := sh.Sh("sbatch -o ../out2 --wrap true 2>&1"); !strings.Contains(got, "moved away") {
+		t.Errorf("a job of a project that is another folder by now: %q", got)
+	}
+	c.ended(id)
+	if out, _ := os.ReadFile(c.Home + "/work/out"); exists(c.Home+"/secret/evil") || strings.Contains(string(out), "SECRET") {
+		t.Error("the job ran in the folder that the link leads to")
+	}
+}
+
+// Flags that Slurm takes from the home, a prolog that runs outside among them.
+func TestSlurmsDefaultsAreNotTheSessions(t *testing.T) {
+	c := newClient(t)
+	c.Env = append(c.Env, "HOME_ACCESS=write")
+	sh := c.session()
+	if got := sh.Sh("{ mkdir -p ~/.slurm && echo x >~/.slurm/defaults || mv ~/.slurm ~/x || ln -s proj ~/.slurm; } 2>/dev/null; ls -A ~/.slurm"); got != "" {
+		t.Errorf("%q", got)
+	}
+}
+
+// Slurm loads programs that its configuration names.
+func TestSlurmsConfigurationIsNotTheSessions(t *testing.T) {
+	c := newClient(t)
+	c.Mkdir(c.Project + "/sl")
+	conf, err := os.ReadFile(c.n.Conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Write(c.Project+"/sl/slurm.conf", string(conf))
+	c.Env = append(c.Env, "SLURM_CONF="+c.Project+"/sl/slurm.conf")
+	sh := c.session()
+	for _, command := range []string{"sbatch --wrap true", "srun true", "squeue", "sinfo"} {
+		if got := sh.Sh(command + " 2>&1; echo $?"); !strings.Contains(got, "SLURM_CONF") || strings.HasSuffix(got, "\n0") {
+			t.Errorf("%s: %q", command, got)
+		}
+	}
+}
+
 func TestAStepInAJobIsTheJobs(t *testing.T) {
 	c := newClient(t)
 	job := c.submit("-n2", "--wrap=sleep 600")
