@@ -49,7 +49,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		err = addInput(&r, stdin)
 	}
 	if err != nil {
-		p.Error(err)
+		p.Error(fmt.Errorf("error: %w", err)) // as the command has it
 		return cli.Failed
 	}
 	exit, err := relay.Do(r, stdout, stderr)

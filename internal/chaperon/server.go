@@ -52,6 +52,8 @@ type Server struct {
 	// Run is slurm.Run.
 	Run func(ctx context.Context, s *slurm.Session, r *slurm.Request, stdout, stderr io.Writer, log func(level, format string, args ...any)) int
 
+	refusals *flood
+	reloads  *flood
 	mu       sync.Mutex
 	requests map[*request]bool
 	number   int
@@ -74,10 +76,15 @@ type request struct {
 // Serve reads requests until ctx ends, and returns when none is in work any more.
 func (s *Server) Serve(ctx context.Context, fifo *os.File) error {
 	s.requests = map[*request]bool{}
+	s.refusals, s.reloads = newFlood(s.Log), newFlood(s.Log)
 	s.starting, s.large = make(chan struct{}, maxStarting), make(chan struct{}, maxLarge)
 	stop := context.AfterFunc(ctx, func() { fifo.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	defer s.work.Wait()
+	defer func() {
+		s.work.Wait()
+		s.refusals.settle()
+		s.reloads.settle()
+	}()
 	// Larger than the pipe can be made (pipe-max-size), so that a read takes all
 	// that is there and cuts no request.
 	buf := make([]byte, 1<<20)
@@ -116,11 +123,11 @@ func (s *Server) take(ctx context.Context, r relay.Request, err error) {
 	n := s.number
 	if r.Command == relay.Reload {
 		// Whether it is whole or not. There is no answer: nothing inside asks for one.
-		s.Log.Line(sessionlog.Warn, "request %d: asks for a reload, which is not asked for from inside: ignored", n)
+		s.reloads.line(sessionlog.Warn, "request %d: asks for a reload, which is not asked for from inside: ignored", n)
 		return
 	}
 	if err != nil {
-		s.Log.Line(sessionlog.Warn, "request %d: refused: %s %v", n, quote(r.Command), err)
+		s.refusals.line(sessionlog.Warn, "request %d: refused: %s %v", n, quote(r.Command), err)
 		s.refuse(r, fmt.Sprintf("%v: write it at once, in at most %d bytes, or with its digest (chaperon(8))", err, relay.MaxMessage))
 		return
 	}
@@ -128,7 +135,7 @@ func (s *Server) take(ctx context.Context, r relay.Request, err error) {
 	q := &request{Request: r, n: n, cancel: cancel}
 	if !s.admit(q) {
 		cancel()
-		s.Log.Line(sessionlog.Warn, "request %d: refused: %s: %d requests are in work", n, quote(r.Command), maxRequests)
+		s.refusals.line(sessionlog.Warn, "request %d: refused: %s: %d requests are in work", n, quote(r.Command), maxRequests)
 		s.refuse(r, "too many requests at a time")
 		return
 	}
@@ -157,7 +164,7 @@ func (s *Server) admit(q *request) bool {
 		}
 		longest.cancel()
 		delete(s.requests, longest)
-		s.Log.Line(sessionlog.Warn, "request %d: given up: its client keeps others waiting", longest.n)
+		s.refusals.line(sessionlog.Warn, "request %d: given up: its client keeps others waiting", longest.n)
 	}
 	s.requests[q] = true
 	return true
@@ -225,12 +232,10 @@ func (s *Server) refuse(r relay.Request, text string) {
 
 // serve reads the rest of a request, has it run, and answers.
 func (s *Server) serve(ctx context.Context, q *request) {
-	log := func(level, format string, args ...any) {
-		s.Log.Line(level, "request %d: %s", q.n, fmt.Sprintf(format, args...))
-	}
+	log := &events{s: s, n: q.n}
 	f, err := s.openFIFO(q.Answer, syscall.O_WRONLY)
 	if err != nil {
-		log(sessionlog.Warn, "refused: %s: cannot open the answer FIFO %s: %v", quote(q.Command), quote(q.Answer), err)
+		log.line(sessionlog.Warn, "refused: %s: cannot open the answer FIFO %q: %v", q.Command, q.Answer, err)
 		return
 	}
 	defer f.Close()
@@ -244,7 +249,7 @@ func (s *Server) serve(ctx context.Context, q *request) {
 	var body *os.File
 	if q.Body != "" {
 		if body, err = s.openFIFO(q.Body, syscall.O_RDWR); err != nil {
-			log(sessionlog.Warn, "refused: %s: cannot open the body FIFO %s: %v", quote(q.Command), quote(q.Body), err)
+			log.line(sessionlog.Warn, "refused: %s: cannot open the body FIFO %q: %v", q.Command, q.Body, err)
 			fail("cannot read the request")
 			return
 		}
@@ -255,36 +260,36 @@ func (s *Server) serve(ctx context.Context, q *request) {
 		release, err := s.readBody(ctx, q, body)
 		defer release()
 		if err != nil {
-			log(sessionlog.Warn, "refused: %s: %v", quote(q.Command), err)
+			log.line(sessionlog.Warn, "refused: %s: %v", q.Command, err)
 			fail(err.Error())
 			return
 		}
 	}
+	log.asked = describe(q)
 	if !slices.Contains(relay.Commands, q.Command) {
-		log(sessionlog.Warn, "refused: %s is not known", describe(q))
+		log.line(sessionlog.Warn, "refused: there is no such command")
 		fail("not a command of the sandbox's Slurm")
 		return
 	}
 	session, err := s.Session()
 	if err != nil {
-		log(sessionlog.Error, "refused: %s: %v", describe(q), err)
+		log.line(sessionlog.Error, "refused: %v", err)
 		fail("the session's record cannot be read")
 		return
 	}
-	log(sessionlog.Info, "%s", describe(q))
 	started, err := s.start(ctx)
 	if err != nil {
-		log(sessionlog.Warn, "refused: %v", err)
+		log.line(sessionlog.Warn, "refused: %v", err)
 		fail(err.Error())
 		return
 	}
 	defer started()
 	exit := s.Run(ctx, session, &slurm.Request{Command: q.Command, Args: q.Args, Cwd: q.Cwd, Script: q.Script, HasScript: q.HasScript},
-		stream{a, "STDOUT"}, stream{a, "STDERR"}, log)
+		stream{a, "STDOUT"}, stream{a, "STDERR"}, log.line)
 	if ctx.Err() != nil {
-		log(sessionlog.Info, "ended: its client is gone")
+		log.end("ended: its client is gone")
 	} else {
-		log(sessionlog.Info, "exit status %d", exit)
+		log.end("exit status %d", exit)
 	}
 	a.exit(exit)
 }

@@ -57,7 +57,7 @@ func newWorld(t testing.TB, run command) *world {
 	}
 	log := sessionlog.New(sessionlog.Options{StateHome: top, UID: os.Getuid(), Folder: []string{"log"}, ID: "x", Level: "debug", Keep: time.Hour, Max: 1 << 20})
 	s := &Server{Answers: answers, UID: os.Getuid(), Log: log, Run: run,
-		Session: func() (*slurm.Session, error) { return &slurm.Session{ID: "x"}, nil }}
+		Session: func() (*slurm.Session, error) { return &slurm.Session{ID: "x", Project: top}, nil }}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, fifo) }()
@@ -440,6 +440,81 @@ func TestTheLogIsOneLineAnEvent(t *testing.T) {
 	}
 	if n := strings.Count(log, "\n"); n != 6 {
 		t.Errorf("%d lines: %q", n, log)
+	}
+}
+
+// The text of a script is nowhere in the log, in whatever way it comes.
+func TestTheLogHasNoScript(t *testing.T) {
+	w := newWorld(t, slurm.Run)
+	for _, args := range [][]string{
+		{"--wrap", "s3cret"}, {"--wrap=s3cret"}, {"-J", "x", "--hold", "--wrap", "s3cret", "a"}, {"--wrap", "s3cret", "--uid=0"}, {"--uid=0", "--wrap=s3cret"}, {"--wra=s3cret"}, {"--wra", "s3cret"},
+		{"-wrap", "s3cret"}, {"--Wrap", "s3cret"}, {"--wrap=a=s3cret\nb"}, {"--wrap", "--wrap=s3cret"}, {"--wrap", "#SBATCH --comment=s3cret\x01 --job-name=s3cret\x02\n"}, {"--wrap=#SBATCH --s3cret"},
+		{"--wrap=#SBATCH -n s3cret"}, {"--wrap=#SBATCH \"s3cret"}, {"--wrap=#PBS s3cret\n"}, {"--wrap="}, {"--wrap"},
+	} {
+		w.ask(relay.Request{Command: "sbatch", Args: args, Cwd: "/"}).answer()
+	}
+	w.ask(relay.Request{Command: "sbatch", Cwd: "/", HasScript: true, Script: []byte("#!/bin/sh\n#SBATCH -n s3cret\n#SBATCH --s3cret\n")}).answer()
+	w.stop()
+	if log := w.log(); strings.Contains(log, "s3cret") || strings.Count(log, "sbatch") < 19 || !strings.Contains(log, "(script of 6 bytes)") || !strings.Contains(log, `option "--uid" is not allowed`) {
+		t.Errorf("%s", log)
+	}
+}
+
+// What a client says is cut, and is in a refusal's line once.
+func TestTheLogCutsWords(t *testing.T) {
+	w := newWorld(t, slurm.Run)
+	long := strings.Repeat("\x1b", 1000)
+	w.ask(relay.Request{Command: "squeue", Args: []string{"-o", "value-of-it", "--name=" + long}, Cwd: "/" + long}).answer()
+	w.ask(relay.Request{Command: "squeue", Args: []string{"--partition=not one"}, Cwd: "/"}).answer()
+	body, inside := w.fifo()
+	c := w.ask(relay.Request{Command: "salloc", Body: inside})
+	go os.WriteFile(body, []byte(strings.Repeat(relay.Line("ARG", []byte(strings.Repeat("x", 200))), 4000)+"END\n"), 0)
+	c.answer()
+	w.stop()
+	for line := range strings.Lines(w.log()) {
+		if len(line) > 6<<10 {
+			t.Errorf("a line of %d bytes: %.300s", len(line), line)
+		}
+	}
+	log := w.log()
+	if !strings.Contains(log, "(1007 bytes)") || !strings.Contains(log, "(1001 bytes)") || !strings.Contains(log, "more in") || strings.Count(log, "not one") != 1 || strings.Count(log, "value-of-it") != 1 {
+		t.Errorf("%s", log)
+	}
+}
+
+// Refusals beyond a number are counted: a client does not turn the log over with them.
+func TestAFloodOfRefusalsIsCounted(t *testing.T) {
+	w := newWorld(t, func(ctx context.Context, s *slurm.Session, r *slurm.Request, stdout, stderr io.Writer, log func(level, format string, args ...any)) int {
+		if len(r.Args) > 0 {
+			return slurm.Run(ctx, s, r, stdout, stderr, log)
+		}
+		log(sessionlog.Debug, "running it")
+		return 7
+	})
+	w.probe("before")
+	const n = 3000
+	for range n / 3 {
+		w.ask(relay.Request{Command: "squeue", Args: []string{"--uid=" + strings.Repeat("\x1b", 2000)}}).answer()
+		w.ask(relay.Request{Command: "sh"}).answer()
+		w.send(relay.Request{Command: "squeue", Answer: "/etc/passwd"}.Marshal())
+		w.send(relay.Request{Command: relay.Reload, Answer: relay.Answers + "/x"}.Marshal())
+	}
+	w.probe("after")
+	w.stop()
+	log := w.log()
+	if size := len(log); size > 512<<10 {
+		t.Errorf("%d bytes", size)
+	}
+	refused, ignored, more := strings.Count(log, "refused"), strings.Count(log, "ignored"), 0
+	for line := range strings.Lines(log) {
+		if before, ok := strings.CutSuffix(line, " more like it\n"); ok {
+			var k int
+			fmt.Sscan(before[strings.LastIndexByte(before, ' ')+1:], &k)
+			more += k
+		}
+	}
+	if refused < floodStart || ignored < floodStart || refused+ignored+more != n+n/3 || strings.Count(log, "exit status 7") != 2 || strings.Count(log, `sinfo in ""`) != 2 {
+		t.Errorf("%d lines of refusals, %d of reloads, %d counted:\n%s", refused, ignored, more, log[max(0, len(log)-1000):])
 	}
 }
 

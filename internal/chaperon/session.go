@@ -67,7 +67,7 @@ func (v *View) of(rec session.Record) *slurm.Session {
 		ID: rec.ID, Project: rec.Project, Scope: Setting(rec, "SLURM_SCOPE"), Launcher: v.Launcher,
 		User: v.User.Name, UID: v.User.UID, Env: v.Env, Bin: host.SlurmCommand,
 	}
-	s.Writable, s.Readonly = writable(rec.Mounts)
+	s.Writable, s.Readonly, s.Masked = writable(rec.Mounts)
 	return s
 }
 
@@ -82,9 +82,9 @@ func Setting(rec session.Record, name string) string {
 }
 
 // writable are the paths of the host that a session may write, and those below them
-// that it may not. What shows inside under another name than on the host, or is
+// that it may not, of these also those that hide what the host has. What shows inside under another name than on the host, or is
 // there only inside, is no path of the host that it may write.
-func writable(mounts []mountplan.Mount) (rw, closed []string) {
+func writable(mounts []mountplan.Mount) (rw, closed, masked []string) {
 	last := map[string]mountplan.Mount{} // of two lines at one path the later one shows
 	for _, m := range mounts {
 		last[m.Path] = m
@@ -97,9 +97,13 @@ func writable(mounts []mountplan.Mount) (rw, closed []string) {
 	for p, m := range last {
 		if !slices.Contains(rw, p) && m.Kind != mountplan.Symlink && slices.ContainsFunc(rw, func(w string) bool { return mountplan.Under(p, w) }) {
 			closed = append(closed, p)
+			if m.Kind != mountplan.RO || m.Source != "" {
+				masked = append(masked, p)
+			}
 		}
 	}
 	slices.SortFunc(rw, strings.Compare)
 	slices.SortFunc(closed, strings.Compare)
-	return rw, closed
+	slices.SortFunc(masked, strings.Compare)
+	return rw, closed, masked
 }

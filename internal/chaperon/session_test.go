@@ -8,7 +8,7 @@ import (
 )
 
 func TestWritablePathsOfTheHost(t *testing.T) {
-	rw, closed := writable([]mountplan.Mount{
+	rw, closed, masked := writable([]mountplan.Mount{
 		{Kind: mountplan.RW, Path: "/dev/shm"},
 		{Kind: mountplan.RW, Path: "/home/u"},
 		{Kind: mountplan.RW, Path: "/home/u/proj"},
@@ -29,5 +29,8 @@ func TestWritablePathsOfTheHost(t *testing.T) {
 	}
 	if want := []string{"/home/u/.git", "/home/u/.gitconfig", "/home/u/.ssh", "/home/u/proj/.env", "/home/u/scratch"}; !slices.Equal(closed, want) {
 		t.Errorf("closed: %q", closed)
+	}
+	if want := []string{"/home/u/.gitconfig", "/home/u/.ssh", "/home/u/proj/.env", "/home/u/scratch"}; !slices.Equal(masked, want) {
+		t.Errorf("masked: %q", masked)
 	}
 }

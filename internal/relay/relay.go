@@ -128,8 +128,8 @@ func (r *Request) line(l []byte) error {
 
 // header reads `CHAPERON/1 COMMAND`.
 func header(l []byte) (command string, ok bool) {
-	rest, ok := strings.CutPrefix(string(l), Version+" ")
-	return rest, ok
+	version, command, _ := strings.Cut(string(l[:min(len(l), 100)]), " ")
+	return command, version == Version
 }
 
 // validCommand says whether a command is of the form of one.
@@ -203,13 +203,14 @@ func (s *Splitter) Split(batch []byte, now time.Time, take func(Request, error))
 			}
 			continue
 		}
-		switch {
-		case s.err != nil:
-		case len(s.text)+len(l) >= MaxMessage:
-			s.err = ErrLong
-		default:
+		// After an error too: who has asked is to be told of it.
+		err := ErrLong
+		if len(s.text)+len(l) < MaxMessage {
 			s.text = append(append(s.text, l...), '\n')
-			s.err = s.r.line(l)
+			err = s.r.line(l)
+		}
+		if s.err == nil {
+			s.err = err
 		}
 	}
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"bufio"
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -257,4 +258,21 @@ func FuzzBody(f *testing.F) {
 			t.Fatalf("taken: %+v", r)
 		}
 	})
+}
+
+// A request that cannot be read is answered too, where it says where to.
+func TestAnOddCommandIsToldSo(t *testing.T) {
+	for _, first := range []string{Version, Version + " ", Version + " SQUEUE", Version + " " + strings.Repeat("a", 33), Version + " squeue now", Version + " squeue\nARG ?"} {
+		var s Splitter
+		n := 0
+		s.Split([]byte(first+"\nARG YQ==\nANSWER "+base64.StdEncoding.EncodeToString([]byte(Answers+"/a"))+"\nEND\n"), time.Now(), func(r Request, err error) {
+			n++
+			if !errors.Is(err, ErrGarbled) || r.Answer != Answers+"/a" {
+				t.Errorf("%q: %v, answer to %q", first, err, r.Answer)
+			}
+		})
+		if n != 1 {
+			t.Errorf("%q: %d requests", first, n)
+		}
+	}
 }

@@ -126,8 +126,9 @@ func (l *Log) rotate() {
 	l.file = nil
 }
 
-// prune removes logs that are too old, and the oldest where all together are
-// too large for this one to grow.
+// prune removes logs that are too old, and where this one has no room to grow until
+// the next time the largest: a session that says much takes from what it has said
+// itself and from its like, and not from the many that have said little.
 func (l *Log) prune() {
 	dir, err := sys.OpenAt(l.dir, ".", syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
@@ -140,7 +141,7 @@ func (l *Log) prune() {
 		st   sys.Stat
 	}
 	var files []file
-	var total int64
+	total := l.Max / 2
 	for _, n := range names {
 		st, err := sys.StatAt(dir, n)
 		if err != nil || !strings.HasSuffix(n, ".log") || !st.IsRegular() {
@@ -156,9 +157,11 @@ func (l *Log) prune() {
 	if l.Total == 0 {
 		return
 	}
-	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.st.MtimeNs, b.st.MtimeNs) })
+	slices.SortFunc(files, func(a, b file) int {
+		return cmp.Or(cmp.Compare(b.st.Size, a.st.Size), cmp.Compare(a.st.MtimeNs, b.st.MtimeNs))
+	})
 	for _, f := range files {
-		if total <= l.Total-l.Max {
+		if total <= l.Total {
 			break
 		}
 		if sys.UnlinkAt(dir, f.name, false) == nil {

@@ -74,10 +74,43 @@ func TestTooManyLogsAreRemoved(t *testing.T) {
 		write(fmt.Sprintf("%d.log", i), time.Duration(i)*time.Hour, 3000)
 	}
 	l.Line(Info, "x")
-	for name, kept := range map[string]bool{"other.txt": true, "0.log": true, "4.log": true, "5.log": false, "9.log": false} {
+	for name, kept := range map[string]bool{"other.txt": true, "0.log": true, "5.log": true, "6.log": false, "9.log": false} {
 		if _, err := os.Stat(dir + "/" + name); (err == nil) != kept {
 			t.Errorf("%s: kept %v", name, err == nil)
 		}
+	}
+}
+
+// A session, or many of them, that writes all it can takes no room from those that
+// wrote little, be they older.
+func TestALoudLogTakesItsOwnRoom(t *testing.T) {
+	_, top := newLog(t, "")
+	open := func(id string) *Log {
+		return New(Options{StateHome: filepath.Dir(filepath.Dir(top)), UID: os.Getuid(), Folder: []string{"a", "log"}, ID: id, Level: Info, Keep: 24 * time.Hour, Max: 4000, Total: 20000})
+	}
+	var quiet []string
+	for i := range 30 {
+		id := fmt.Sprintf("quiet%d", i)
+		open(id).Line(Info, "evidence of %d", i)
+		os.Chtimes(top+"/"+id+".log", time.Time{}, time.Now().Add(-time.Hour))
+		quiet = append(quiet, id)
+	}
+	for i := range 24 {
+		l := open(fmt.Sprintf("loud%d", i))
+		for j := range 300 {
+			l.Line(Warn, "line %d", j)
+			if n := size(t, top); n > 20000 {
+				t.Fatalf("%d bytes", n)
+			}
+		}
+	}
+	for _, id := range quiet {
+		if data, _ := os.ReadFile(top + "/" + id + ".log"); !strings.Contains(string(data), "evidence") {
+			t.Errorf("the log of %s: %q", id, data)
+		}
+	}
+	if _, err := os.Stat(top + "/loud23.log"); err != nil {
+		t.Error(err)
 	}
 }
 

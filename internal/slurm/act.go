@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -32,15 +33,17 @@ func (c *call) scancel() int {
 		sc = &scope{}
 	}
 	flags.drop("me")
-	jobs, out := sc.list, []string(nil)
+	var jobs, out []string
 	if len(specs) > 0 {
 		jobs, out = sc.pick(specs)
+	} else {
+		// Slurm complains of jobs that have ended where they are named, which the
+		// client has not done.
+		jobs = slices.DeleteFunc(sc.list, func(j string) bool { return !sc.jobs[j].live })
 	}
 	// Slurm says nothing of a number that is no job's, and neither 1.
-	for _, o := range out {
-		if !flags.has("quiet") {
-			c.unknown("scancel: no job %s of this sandbox\n", quote(o))
-		}
+	if !flags.has("quiet") {
+		c.unknowns("scancel: no job ", quoted(out), " of this sandbox\n")
 	}
 	if len(jobs) == 0 {
 		return 0
@@ -159,10 +162,8 @@ func (c *call) scontrolJobs(flags *set, key string, words []string) int {
 		return c.fail(err, 1)
 	}
 	jobs, out := sc.pick(specs)
-	for _, o := range out {
-		c.unknown("Invalid job id specified for job %s\n", quote(o))
-	}
 	if len(out) > 0 {
+		c.unknowns("Invalid job id specified for job ", quoted(out), "\n")
 		return 1
 	}
 	c.log("info", "scontrol %s %q", key, jobs)
@@ -227,28 +228,26 @@ func (c *call) scontrolUpdate(flags *set, words []string) int {
 	}
 	in, _ := sc.pick([]string{job})
 	if len(in) == 0 {
-		return c.unknown("Invalid job id specified for job %s\n", quote(job))
+		return c.unknown("Invalid job id specified for job " + quote(job) + "\n")
 	}
 	args := append(flags.args(), "update", "jobid="+in[0])
 	for _, ch := range changes {
 		k, v := ch[0], ch[1]
 		switch k {
 		case "comment":
-			// The tag stays that of the session that submitted. A job without one
-			// gets none: it would be in a sandbox's scope from then on.
-			owner := sc.jobs[regexp.MustCompile(`\A[0-9]+`).FindString(in[0])].session
-			if owner == "" {
+			// The tag stays that of the session that submitted, and of its project. A job
+			// without one gets none: it would be in a sandbox's scope from then on.
+			owner := sc.jobs[regexp.MustCompile(`\A[0-9]+`).FindString(in[0])]
+			if owner.session == "" {
 				return c.fail(refuse("change it outside", "job %s was submitted outside a sandbox: its comment is not changed here", job), 1)
 			}
-			as := *c.s
-			as.ID = owner
-			if v, err = as.tag(v); err != nil {
+			if v, err = tag(owner.session, owner.project, v); err != nil {
 				return c.fail(err, 1)
 			}
 		case "dependency":
 			for _, m := range dependencyJobs.FindAllStringSubmatch(v, -1) {
 				if _, out := sc.pick(m[1:2]); len(out) > 0 {
-					return c.unknown("Invalid job id specified for job %s\n", m[1])
+					return c.unknown("Invalid job id specified for job " + m[1] + "\n")
 				}
 			}
 		}

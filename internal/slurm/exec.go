@@ -34,7 +34,7 @@ func (c *call) fail(err error, exit int) int {
 	if errors.As(err, &r) && r.hint != "" {
 		fmt.Fprintf(c.stderr, "%s: hint: %s\n", c.r.Command, r.hint)
 	}
-	c.log("warn", "%s refused: %v", c.r.Command, err)
+	c.log("warn", "%s refused: %s", c.r.Command, c.reason(err))
 	return exit
 }
 

@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -121,6 +122,21 @@ func (r *refusal) Error() string { return r.text }
 
 func refuse(hint, format string, args ...any) error {
 	return &refusal{fmt.Sprintf(format, args...), hint}
+}
+
+// quotedText is what quote makes of a client's text.
+var quotedText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// reason is an error for the log, without the client's text, which the log has with
+// the request, or which is a line of a script: flags of the command are left in it.
+func (c *call) reason(err error) string {
+	return quotedText.ReplaceAllStringFunc(err.Error(), func(q string) string {
+		long, dashed := strings.CutPrefix(q[1:len(q)-1], "--")
+		if dashed && tables[c.r.Command].byLong(long) != nil || len(q) == 4 && q[1] == '-' && tables[c.r.Command].byShort(q[2]) != nil {
+			return q
+		}
+		return `"…"`
+	})
 }
 
 // parse reads args as getopt_long(3) does, strictly. What is no flag is returned

@@ -150,7 +150,7 @@ func TestValues(t *testing.T) {
 		{"sbatch", "--job-name=a\nb"}, {"sbatch", "--comment=a\x1fb"}, {"sbatch", "--comment=a\x1eb"}, {"sbatch", "--partition="}, {"sbatch", "--account=--uid"}, {"sbatch", "--dependency=expand:12"},
 		{"sbatch", "--dependency=afterok:1,evil"}, {"sbatch", "--export=NONE"}, {"sbatch", "--export=HOME"}, {"sbatch", "--export=A B=c"}, {"sbatch", "--export="}, {"sbatch", "--exclusive=all"},
 		{"sbatch", "--mem="}, {"sbatch", "--gres=gpu --uid"}, {"sbatch", "--open-mode=x"}, {"srun", "--mpi=pmix"}, {"srun", "--mpi=list"}, {"srun", "--cpu-bind=a b"},
-		{"squeue", "--format=%all"}, {"squeue", "--format=%.10All"}, {"squeue", "--format=%k%"}, {"squeue", "--Format=all"}, {"squeue", "--Format=jobid,Comment:50"}, {"squeue", "--Format=jobid:1%k"},
+		{"squeue", "--format=%all"}, {"squeue", "--format=%.10All"}, {"squeue", "--format=%k%"}, {"squeue", "--Format=all"}, {"squeue", "--Format=jobid,StdOut:200"}, {"squeue", "--Format=stderr"}, {"squeue", "--Format=STDIN"}, {"squeue", "--Format=jobid,Comment:50"}, {"squeue", "--Format=jobid:1%k"},
 		{"squeue", "--jobs=x;y"}, {"sinfo", "--format=%u"}, {"sinfo", "--format=%.20U"}, {"sinfo", "--Format=nodes,user"}, {"sinfo", "--nodes=/etc/passwd"},
 		{"sacct", "--format=jobid,submitline%500"}, {"sacct", "--format=ALL"}, {"scancel", "--nodelist=/etc/passwd"}, {"squeue", "-w/etc/passwd"},
 	} {
@@ -295,4 +295,12 @@ func FuzzArgs(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The one word that may be given is named.
+func TestAMessageNamesWhatCanBeGiven(t *testing.T) {
+	_, _, err := tables["srun"].parse([]string{"--mpi=pmi2", "id"}, true)
+	if err == nil || !strings.HasSuffix(err.Error(), `"pmi2" cannot be given: want none`) {
+		t.Error(err)
+	}
 }

@@ -35,7 +35,8 @@ func infoFormat(v string) error {
 
 // queueFields checks squeue's --Format, infoFields sinfo's: NAME[:[.][size][suffix]], …
 func queueFields(v string) error {
-	return fieldList(v, "all", "comment")
+	// Files of the real command are none of the job's, as the session has it.
+	return fieldList(v, "all", "comment", "stdin", "stdout", "stderr")
 }
 
 func infoFields(v string) error {
@@ -50,7 +51,10 @@ func fieldList(v string, never ...string) error {
 		}
 		for _, n := range never {
 			if strings.EqualFold(m[1], n) {
-				return fmt.Errorf("the field %s is not for the sandbox; of jobs' comments, use --format with %%k", m[1])
+				if n == "comment" {
+					return errors.New("the field Comment is not for the sandbox: use --format with %k")
+				}
+				return fmt.Errorf("the field %s is not for the sandbox", m[1])
 			}
 		}
 	}

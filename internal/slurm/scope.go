@@ -20,7 +20,10 @@ type scope struct {
 
 // A scoped job.
 type scoped struct {
-	session string // whose tag it carries, empty for a job without a tag
+	// Of the tag that it carries, empty for a job without one.
+	session, project string
+	// live says that it has not ended; of an array, that not all of it has.
+	live bool
 }
 
 // Between these squeue writes one job's line: a comment of a job from outside may
@@ -30,7 +33,11 @@ const (
 	closeMark = "\x1f"
 )
 
-var queueLine = regexp.MustCompile(`\x1e([0-9]+) ([0-9]+) ([0-9]+) ([^\x1e\x1f]*)\x1f`)
+var queueLine = regexp.MustCompile(`\x1e([0-9]+) ([0-9]+) ([0-9]+) ([A-Z_]+) ([^\x1e\x1f]*)\x1f`)
+
+// ended are the states of jobs that have ended (job_states of slurm.h), those among
+// them whose processes have not, too: scancel(1) with a filter leaves them out.
+var ended = []string{"BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "STAGE_OUT", "TIMEOUT"}
 
 // scope asks Slurm for the user's jobs and keeps those in scope.
 func (c *call) scope() (*scope, error) {
@@ -39,7 +46,7 @@ func (c *call) scope() (*scope, error) {
 		return sc, nil
 	}
 	uid := strconv.Itoa(c.s.UID)
-	out, errs, exit := c.output("squeue", "--user="+uid, "--states=all", "--noheader", "--format="+openMark+"%A %F %U %k"+closeMark)
+	out, errs, exit := c.output("squeue", "--user="+uid, "--states=all", "--noheader", "--format="+openMark+"%A %F %U %T %k"+closeMark)
 	if exit != 0 {
 		return nil, errors.New(strings.TrimSpace("cannot ask Slurm for this sandbox's jobs: " + errs))
 	}
@@ -50,9 +57,9 @@ func (c *call) scope() (*scope, error) {
 			continue
 		}
 		var job scoped
-		tag := tagRE.FindStringSubmatch(m[4])
-		if tag != nil && tag[0] == m[4] {
-			job.session = tag[1]
+		tag := tagRE.FindStringSubmatch(m[5])
+		if tag != nil && tag[0] == m[5] {
+			job.session, job.project = tag[1], tag[2]
 		} else {
 			tag = nil
 		}
@@ -72,7 +79,10 @@ func (c *call) scope() (*scope, error) {
 		if _, ok := sc.jobs[m[2]]; !ok {
 			sc.list = append(sc.list, m[2])
 		}
-		sc.jobs[m[1]], sc.jobs[m[2]] = job, job
+		job.live = !slices.Contains(ended, m[4])
+		sc.jobs[m[1]] = job
+		job.live = job.live || sc.jobs[m[2]].live
+		sc.jobs[m[2]] = job
 	}
 	slices.SortFunc(sc.list, func(a, b string) int {
 		if len(a) != len(b) {

@@ -25,6 +25,7 @@ type Session struct {
 	Project  string   // physical
 	Writable []string // folders and files that the session may write, beside the project
 	Readonly []string // what lies below the project or a writable path and may not be written
+	Masked   []string // what of Readonly shows the session something else than the host has there
 	Scope    string   // SLURM_SCOPE
 	Launcher string   // path of agent-sandbox on the host
 	User     string

@@ -26,11 +26,13 @@ func digest(project string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// tag makes the comment of a job.
-func (s *Session) tag(comment string) (string, error) {
-	t := tagHead + "s=" + s.ID + " p=" + digest(s.Project) + " c=" + encode(comment)
+// tag makes the comment of a job of the session.
+func (s *Session) tag(comment string) (string, error) { return tag(s.ID, digest(s.Project), comment) }
+
+func tag(session, project, comment string) (string, error) {
+	t := tagHead + "s=" + session + " p=" + project + " c=" + encode(comment)
 	if !tagRE.MatchString(t) {
-		return "", fmt.Errorf("the session has no id that can be in a tag: %s", quote(s.ID))
+		return "", fmt.Errorf("the session has no id that can be in a tag: %s", quote(session))
 	}
 	if len(t) > maxComment {
 		return "", refuse("letters and digits take one byte, all else three", "the comment is too long: %d bytes of %d", len(t), maxComment)

@@ -44,7 +44,7 @@ func oneOf(words ...string) func(string) error {
 	return func(v string) error {
 		for _, w := range strings.Split(v, ",") {
 			if !slices.Contains(words, strings.ToLower(w)) {
-				return fmt.Errorf("%s is none of %s", quote(w), strings.Join(words, ", "))
+				return fmt.Errorf("%s cannot be given: want %s", quote(w), strings.Join(words, ", "))
 			}
 		}
 		return nil

@@ -57,10 +57,25 @@ func (c *call) show(stdout, stderr string, exit int) int {
 
 // unknown is what Slurm's commands say of a job that there is not: others' jobs
 // are none, so that nobody learns which numbers they have.
-func (c *call) unknown(format string, args ...any) int {
-	fmt.Fprintf(c.stderr, format, args...)
-	c.log("info", "%s: not in scope: %s", c.r.Command, strings.TrimSpace(fmt.Sprintf(format, args...)))
+func (c *call) unknown(text string) int {
+	io.WriteString(c.stderr, text)
+	c.log("info", "%s: not in scope", c.r.Command) // what: see the request
 	return 1
+}
+
+// unknowns says it of each of these, of which there may be none.
+func (c *call) unknowns(before string, jobs []string, after string) {
+	if len(jobs) > 0 {
+		c.unknown(before + strings.Join(jobs, after+before) + after)
+	}
+}
+
+func quoted(words []string) []string {
+	out := slices.Clone(words)
+	for i, w := range out {
+		out[i] = quote(w)
+	}
+	return out
 }
 
 func (c *call) squeue() int {
@@ -147,9 +162,7 @@ func (c *call) sstat() int {
 	}
 	named, _ := flags.take("jobs")
 	jobs, out := sc.pick(splitJobs(named))
-	for _, j := range out {
-		c.unknown("sstat: error: couldn't get steps for job %s\n", j)
-	}
+	c.unknowns("sstat: error: couldn't get steps for job ", out, "\n")
 	if len(jobs) == 0 {
 		if named == "" {
 			return c.fail(refuse("sstat --jobs=ID", "You didn't give me any jobs to stat."), 1)

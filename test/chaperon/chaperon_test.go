@@ -314,7 +314,7 @@ func TestTheClientAnswersForItself(t *testing.T) {
 	if out := c.Sh(relay.Stub + " --version"); !strings.HasPrefix(out, "agent-sandbox ") {
 		t.Errorf("%q", out)
 	}
-	if out := c.Sh("sbatch missing.sh; echo $?"); !strings.Contains(out, `sbatch: cannot open the batch script: open missing.sh: no such file`) || !strings.HasSuffix(out, "\n1") {
+	if out := c.Sh("sbatch missing.sh; echo $?"); !strings.Contains(out, `sbatch: error: cannot open the batch script: open missing.sh: no such file`) || !strings.HasSuffix(out, "\n1") {
 		t.Errorf("%q", out)
 	}
 	if out := c.Sh("head -c 5000000 /dev/zero >big; sbatch big; echo $?"); !strings.Contains(out, "cannot read the batch script") || !strings.HasSuffix(out, "\n1") {

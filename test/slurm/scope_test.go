@@ -202,6 +202,55 @@ func TestTagsAreNotForged(t *testing.T) {
 	u.id = "99999999"
 	u.run("scontrol", "update", "jobid="+h.own, "comment=new one")
 	contains(t, "the job", c.n.Root("scontrol", "show", "job", h.own), "s=0123abcd", "c=new%20one")
+	// And the project, where the scope is wider than that.
+	u.scope = "user"
+	if r := u.run("scontrol", "update", "jobid="+h.project, "comment=other"); r.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+	contains(t, "the job of another project", c.n.Root("scontrol", "show", "job", h.project), "c=other")
+	want(t, "the other project's jobs", d.ids(), h.project)
+	if strings.Contains(c.ids(), h.project) {
+		t.Error("the other project's job came into this one's scope")
+	}
+}
+
+// Beside plain Slurm, on the same jobs in each.
+func TestScancelWithAFilterLeavesEndedJobsAlone(t *testing.T) {
+	c, p := newClient(t), newClient(t)
+	done, array, running := c.submit("--wrap=true"), c.submit("--array=1-2", "--wrap=test $SLURM_ARRAY_TASK_ID = 1 || sleep 600"), c.submit("-J", "nm", "--wrap=sleep 600")
+	pdone, parray, prunning := p.submitPlain("--wrap=true"), p.submitPlain("--array=1-2", "--wrap=test $SLURM_ARRAY_TASK_ID = 1 || sleep 600"), p.submitPlain("-J", "nm", "--wrap=sleep 600")
+	c.ended(done)
+	c.ended(array + "_1")
+	c.ended(pdone)
+	c.ended(parray + "_1")
+	harness.Eventually(t, "running jobs", func() bool {
+		return strings.Count(c.state(running)+c.state(prunning)+c.state(array)+c.state(parray), "RUNNING") == 4
+	})
+	same := func(args []string, plain ...string) {
+		t.Helper()
+		if plain == nil {
+			plain = args
+		}
+		r, s := c.run("scancel", args...), p.plain("scancel", plain...)
+		if strings.ReplaceAll(r.Stderr, done, "N") != strings.ReplaceAll(s.Stderr, pdone, "N") || r.Code != s.Code || r.Stdout != s.Stdout {
+			t.Errorf("scancel %q: %+v, plain: %+v", args, r, s)
+		}
+	}
+	for _, filter := range [][]string{{"-n", "nosuch"}, {"-t", "PENDING"}, {"-p", "nosuch"}, {"-w", c.n.Name, "-t", "PENDING"}, {"-q", "nosuch"}, {"--me", "-n", "nosuch"}} {
+		same(filter)
+	}
+	want(t, "jobs that no filter met", c.state(running)+c.state(array+"_2"), "RUNNINGRUNNING")
+	same([]string{done}, pdone)
+	same([]string{"-n", "wrap", done}, "-n", "wrap", pdone)
+	same([]string{"-n", "nm"})
+	c.ended(running)
+	want(t, "the array", c.state(array+"_2"), "RUNNING")
+	same([]string{"-p", "main"})
+	c.ended(array)
+	same([]string{"-p", "main"})
+	same([]string{"-w", c.n.Name})
+	same([]string{"-u", c.Name}, "-u", p.Name)
+	same([]string{"--me"})
 }
 
 func TestClientsSeeTheirOwnComments(t *testing.T) {

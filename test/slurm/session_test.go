@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -84,6 +85,54 @@ func TestASessionSeesNothingOfSlurmsOwn(t *testing.T) {
 	out := sh.Sh("type -a sbatch; find /usr/bin /usr/sbin -name 'munge' -o -name 'slurmctld' | xargs -r ls -l; SLURM_CONF=" + c.n.Conf + " /usr/bin/sbatch --wrap 'touch " + c.Home + "/escaped'; cat /etc/slurm/slurm.conf")
 	if exists(c.Home + "/escaped") {
 		t.Errorf("the real sbatch works: %s", out)
+	}
+}
+
+// What is outside of a session, and what it has masked, is answered alike whether it
+// is there or not.
+func TestASessionDoesNotLearnWhatIsOutside(t *testing.T) {
+	c := newClient(t)
+	c.Write(".ssh/id_ed25519", "PRIVATE")
+	c.Mkdir(c.Home + "/other/dir")
+	for _, config := range []string{"", "HOME_ACCESS=write\n"} {
+		c.Config(config)
+		sh := c.session()
+		sh.Sh("ln -sfn ~/.ssh link")
+		for _, place := range []string{"~/.ssh/", "/proc/1/", "link/", "../.ssh/"} {
+			ask := func(name string) string {
+				return sh.Sh("sbatch -o " + place + name + " --wrap true 2>&1; sbatch -i " + place + name + " --wrap true 2>&1; echo $?")
+			}
+			want := strings.ReplaceAll(ask("missing"), "missing", "N")
+			contains(t, place, want, "not where this session may write", "neither in the project nor in a writable path")
+			for _, name := range []string{"id_ed25519", "id_ed25519/x", "missing/x", ".", "root", "cwd/x"} {
+				if got := strings.ReplaceAll(ask(name), place+name, place+"N"); strings.ReplaceAll(got, strings.Replace(place, "~", c.Home, 1)+name, strings.Replace(place, "~", c.Home, 1)+"N") != want {
+					t.Errorf("%q: %s%s: %s\nanother: %s", config, place, name, got, want)
+				}
+			}
+		}
+		sh.Exit()
+	}
+	want(t, "jobs", c.ids(), "")
+}
+
+// At any level: of a script the log has the size.
+func TestTheSessionsLogHasNoScript(t *testing.T) {
+	c := newClient(t)
+	c.Config("CHAPERON_LOG_LEVEL=debug\n")
+	c.Write("proj/job.sh", "#!/bin/sh\n# s3cret\n")
+	sh := c.session()
+	for _, command := range []string{"sbatch -H --wrap 's3cret one'", "sbatch -H --wrap='s3cret'", "sbatch -H job.sh", "sbatch -H <job.sh"} {
+		sbatch(t, sh, command)
+	}
+	sh.Sh("sbatch --wrap 's3cret' --uid=0; sbatch --wrap '#SBATCH --s3cret=0'")
+	sh.Exit()
+	logs, _ := filepath.Glob(c.Home + "/.local/state/agent-sandbox/log/chaperon/*.log")
+	if len(logs) != 1 {
+		t.Fatalf("%q", logs)
+	}
+	log, _ := os.ReadFile(logs[0])
+	if strings.Contains(string(log), "s3cret") || strings.Count(string(log), `running ["sbatch"`) != 4 || !strings.Contains(string(log), `"--wrap" (script of 10 bytes)`) {
+		t.Errorf("%s", log)
 	}
 }
 
