@@ -326,11 +326,12 @@ func TestTheProjectOfAJobIsTheSessions(t *testing.T) {
 	c.Project = c.Home + "/work/a/proj"
 	sh := c.session()
 	sh.Sh("cd ~/work/a/proj")
-	id := sbatch(t, sh, "sbatch --begin=now+4 -o ../../out --wrap 'cat ~/work/a/proj/note; touch ~/work/a/proj/evil'")
+	id := sbatch(t, sh, "sbatch --hold -o ../../out --wrap 'cat ~/work/a/proj/note; touch ~/work/a/proj/evil'")
 	sh.Sh("mv ~/work/a ~/work/b && mkdir ~/work/a && ln -s ~/secret ~/work/a/proj && cd ~/work/b/proj")
 	if got := sh.Sh("sbatch -o ../out2 --wrap true 2>&1"); !strings.Contains(got, "moved away") {
 		t.Errorf("a job of a project that is another folder by now: %q", got)
 	}
+	c.n.Root("scontrol", "release", id)
 	c.ended(id)
 	if out, _ := os.ReadFile(c.Home + "/work/out"); exists(c.Home+"/secret/evil") || strings.Contains(string(out), "SECRET") {
 		t.Error("the job ran in the folder that the link leads to")
