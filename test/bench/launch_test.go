@@ -52,7 +52,8 @@ func bare(b *testing.B, u *harness.User) func() *exec.Cmd {
 	}
 	data := filepath.Join(u.Home, "data")
 	u.Mkdir(data)
-	line := strings.ReplaceAll(out.Stdout, "SESSION.d", data)
+	u.Mkdir(data + ".chaperon")
+	line := strings.NewReplacer("SESSION.d", data, "SESSION.chaperon", data+".chaperon").Replace(out.Stdout)
 	for _, m := range regexp.MustCompile(regexp.QuoteMeta(data)+`/(\w+)`).FindAllString(line, -1) {
 		u.Write(m, "")
 	}
