@@ -145,7 +145,8 @@ func NewUser(t testing.TB) *User {
 	os.Chown(u.Runtime, u.UID, u.GID)
 	t.Cleanup(func() {
 		run("pkill", "-KILL", "-u", strconv.Itoa(u.UID))
-		for i := 0; i < 50; i++ {
+		// Until orphans have been reaped, too: the next user may get the uid.
+		for i := 0; i < 250; i++ {
 			if _, err := run("pgrep", "-u", strconv.Itoa(u.UID)); err != nil {
 				break
 			}
