@@ -5,6 +5,7 @@ package slurm
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
 )
@@ -81,4 +82,13 @@ func (c *call) parse(stop bool) (flags *set, rest []string, done bool, exit int)
 		}
 	}
 	return flags, rest, false, 0
+}
+
+// flagsOnly is parse for the commands that take no other words.
+func (c *call) flagsOnly() (flags *set, done bool, exit int) {
+	flags, rest, done, exit := c.parse(false)
+	if !done && len(rest) > 0 {
+		return nil, true, c.fail(fmt.Errorf("Unrecognized option: %s", quote(rest[0])), 1)
+	}
+	return flags, done, exit
 }

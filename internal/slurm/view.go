@@ -2,7 +2,6 @@ package slurm
 
 import (
 	"crypto/rand"
-	"fmt"
 	"io"
 	"regexp"
 	"slices"
@@ -79,12 +78,9 @@ func quoted(words []string) []string {
 }
 
 func (c *call) squeue() int {
-	flags, rest, done, exit := c.parse(false)
+	flags, done, exit := c.flagsOnly()
 	if done {
 		return exit
-	}
-	if len(rest) > 0 {
-		return c.fail(fmt.Errorf("Unrecognized option: %s", quote(rest[0])), 1)
 	}
 	sc, err := c.scope()
 	if err != nil {
@@ -121,12 +117,9 @@ func (c *call) squeue() int {
 }
 
 func (c *call) sprio() int {
-	flags, rest, done, exit := c.parse(false)
+	flags, done, exit := c.flagsOnly()
 	if done {
 		return exit
-	}
-	if len(rest) > 0 {
-		return c.fail(fmt.Errorf("Unrecognized option: %s", quote(rest[0])), 1)
 	}
 	if flags.has("weights") {
 		flags.drop("user")
@@ -146,12 +139,9 @@ func (c *call) sprio() int {
 }
 
 func (c *call) sstat() int {
-	flags, rest, done, exit := c.parse(false)
+	flags, done, exit := c.flagsOnly()
 	if done {
 		return exit
-	}
-	if len(rest) > 0 {
-		return c.fail(fmt.Errorf("Unrecognized option: %s", quote(rest[0])), 1)
 	}
 	if flags.has("helpformat") {
 		return c.run(command{name: "sstat", args: []string{"--helpformat"}, stdout: c.stdout, stderr: c.stderr})
@@ -175,12 +165,9 @@ func (c *call) sstat() int {
 }
 
 func (c *call) sacct() int {
-	flags, rest, done, exit := c.parse(false)
+	flags, done, exit := c.flagsOnly()
 	if done {
 		return exit
-	}
-	if len(rest) > 0 {
-		return c.fail(fmt.Errorf("Unrecognized option: %s", quote(rest[0])), 1)
 	}
 	if flags.has("helpformat") {
 		return c.run(command{name: "sacct", args: []string{"--helpformat"}, stdout: c.stdout, stderr: c.stderr})
@@ -239,12 +226,9 @@ func (c *call) sacct() int {
 }
 
 func (c *call) sinfo() int {
-	flags, rest, done, exit := c.parse(false)
+	flags, done, exit := c.flagsOnly()
 	if done {
 		return exit
-	}
-	if len(rest) > 0 {
-		return c.fail(fmt.Errorf("Unrecognized option: %s", quote(rest[0])), 1)
 	}
 	if flags.has("list-reasons") && !flags.has("format") && !flags.has("Format") {
 		f := "%20E %19H %N" // sinfo's own, without the user who gave the reason
@@ -254,12 +238,9 @@ func (c *call) sinfo() int {
 }
 
 func (c *call) sshare() int {
-	flags, rest, done, exit := c.parse(false)
+	flags, done, exit := c.flagsOnly()
 	if done {
 		return exit
-	}
-	if len(rest) > 0 {
-		return c.fail(fmt.Errorf("Unrecognized option: %s", quote(rest[0])), 1)
 	}
 	flags.put("Users", nil)
 	flags.put("users", &c.s.User)
@@ -270,12 +251,9 @@ func (c *call) sshare() int {
 const byUser = "Remote Procedure Call statistics by user"
 
 func (c *call) sdiag() int {
-	flags, rest, done, exit := c.parse(false)
+	flags, done, exit := c.flagsOnly()
 	if done {
 		return exit
-	}
-	if len(rest) > 0 {
-		return c.fail(fmt.Errorf("Unrecognized option: %s", quote(rest[0])), 1)
 	}
 	stdout, stderr, exit := c.output("sdiag", flags.args()...)
 	// What comes after it names users as well, in some versions.
