@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"agent-sandbox/test/harness"
 )
 
 // value is one that a flag's check takes.
@@ -166,12 +168,8 @@ var optionInHelp = regexp.MustCompile(`(?m)^\s*(?:-([A-Za-z])(?:, ?|,\s*| +| or 
 // installed: a flag that it has and no table names was overlooked. It needs no
 // running Slurm.
 func TestEveryFlagOfSlurmIsKnown(t *testing.T) {
-	if _, err := exec.LookPath("sbatch"); err != nil {
-		if os.Getenv("MUST_WORK") == "1" {
-			t.Fatal("Slurm is not installed: run test/deps")
-		}
-		t.Skip("Slurm is not installed")
-	}
+	_, err := exec.LookPath("sbatch")
+	harness.Need(t, err == nil, "Slurm is not installed: run test/deps")
 	conf := filepath.Join(t.TempDir(), "slurm.conf")
 	if err := os.WriteFile(conf, []byte("ClusterName=x\nSlurmctldHost=localhost\nNodeName=localhost\nPartitionName=p Nodes=ALL\n"), 0o644); err != nil {
 		t.Fatal(err)
