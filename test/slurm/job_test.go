@@ -249,18 +249,25 @@ func TestAJobRunsInBwrapAsTheSessionDoes(t *testing.T) {
 	contains(t, "a step", c.run("srun", "sh", "-c", "echo $SANDBOX_BACKEND").Stdout, "bwrap\n")
 }
 
+// library makes one in the project that leaves a mark in the home where it is loaded.
+func (c *client) library() (lib, mark string) {
+	c.T.Helper()
+	lib, mark = c.Project+"/evil.so", c.Home+"/escaped"
+	c.Write("proj/evil.c", `#include <fcntl.h>
+__attribute__((constructor)) static void f(void) { creat("`+mark+`", 0600); }
+`)
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", lib, c.Project+"/evil.c").CombinedOutput(); err != nil {
+		c.T.Fatalf("%v: %s", err, out)
+	}
+	return lib, mark
+}
+
 func TestTheSandboxsEnvironmentIsNotOutsides(t *testing.T) {
 	// What SANDBOX_ENV sets is for what runs inside: a library that the agent wrote
 	// would otherwise be loaded by sbatch, by the script's shell and by the launcher.
 	c := newClient(t)
-	mark := c.Home + "/escaped"
-	c.Write("proj/evil.c", `#include <fcntl.h>
-__attribute__((constructor)) static void f(void) { creat("`+mark+`", 0600); }
-`)
-	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", c.Project+"/evil.so", c.Project+"/evil.c").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	c.Config("SANDBOX_ENV+=(LD_PRELOAD=" + c.Project + "/evil.so MARK=inside)\n")
+	lib, mark := c.library()
+	c.Config("SANDBOX_ENV+=(LD_PRELOAD=" + lib + " MARK=inside)\n")
 	sh := c.session()
 	want(t, "the library inside", sh.Sh("echo $MARK; ls ~/escaped"), "inside\n"+mark)
 	c.ended(sbatch(t, sh, "sbatch -o o --wrap 'echo $MARK'"))
@@ -276,14 +283,8 @@ __attribute__((constructor)) static void f(void) { creat("`+mark+`", 0600); }
 // node, which is static, and what runs inside, and nothing else.
 func TestNoLibraryOfTheProjectIsLoadedOutside(t *testing.T) {
 	c := newClient(t)
-	mark := c.Home + "/escaped"
-	c.Write("proj/evil.c", `#include <fcntl.h>
-__attribute__((constructor)) static void f(void) { creat("`+mark+`", 0600); }
-`)
-	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", c.Project+"/evil.so", c.Project+"/evil.c").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	c.Env = append(c.Env, "LD_PRELOAD="+c.Project+"/evil.so", "LD_LIBRARY_PATH=/nowhere:")
+	lib, mark := c.library()
+	c.Env = append(c.Env, "LD_PRELOAD="+lib, "LD_LIBRARY_PATH=/nowhere:")
 	c.Config("READONLY_MOUNTS+=(/srv)\n")
 	sh := c.session()
 	os.Remove(mark) // of what started the launcher
@@ -335,6 +336,36 @@ func TestTheProjectOfAJobIsTheSessions(t *testing.T) {
 	c.ended(id)
 	if out, _ := os.ReadFile(c.Home + "/work/out"); exists(c.Home+"/secret/evil") || strings.Contains(string(out), "SECRET") {
 		t.Error("the job ran in the folder that the link leads to")
+	}
+}
+
+// A client of Slurm that the agent brings with it reaches slurmctld by TCP where the
+// network is shared, and has no munge there to say who it is.
+func TestNoJobWithoutMunge(t *testing.T) {
+	c := newClient(t)
+	conf, err := os.ReadFile(c.n.Conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Write("proj/slurm.conf", string(conf))
+	real, err := os.ReadFile("/usr/bin/sbatch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Write("proj/sbatch", string(real))
+	os.Chmod(c.Project+"/sbatch", 0o755)
+	submit := "SLURM_CONF=" + c.Project + "/slurm.conf ./sbatch -o /dev/null --wrap 'touch " + c.Home + "/escaped' 2>&1"
+	if out, err := c.Command("sh", "-c", "cd "+c.Project+" && "+submit).CombinedOutput(); err != nil || !strings.Contains(string(out), "Submitted") {
+		t.Fatalf("it does not work outside either: %v %s", err, out)
+	}
+	harness.Eventually(t, "the job outside", func() bool { return exists(c.Home + "/escaped") })
+	os.Remove(c.Home + "/escaped")
+	sh := c.session()
+	if got := sh.Sh(submit); strings.Contains(got, "Submitted") || !strings.Contains(got, "auth") && !strings.Contains(got, "munge") {
+		t.Errorf("%q", got)
+	}
+	if exists(c.Home + "/escaped") {
+		t.Error("a job ran outside")
 	}
 }
 
