@@ -77,12 +77,12 @@ func program(name, forWhat, mend string) bwrap.Finding {
 
 // helpersFinding says whether the programs that a session needs are found.
 func helpersFinding() bwrap.Finding {
-	for _, name := range []string{"mount-guard", "mount-repair", "agent-sandbox-reload"} {
+	for _, name := range []string{"mount-guard", "mount-repair", "chaperon", "chaperon-stub", "agent-sandbox-reload"} {
 		if _, err := cli.Helper(name); err != nil {
 			return bwrap.Finding{State: "no", What: "helpers", Why: err.Error(), Mend: "install the whole suite: make install, or the Debian package agent-sandbox"}
 		}
 	}
-	return bwrap.Finding{State: "ok", What: "helpers", Why: "mount-guard, mount-repair, agent-sandbox-reload"}
+	return bwrap.Finding{State: "ok", What: "helpers", Why: "mount-guard, mount-repair, chaperon, chaperon-stub, agent-sandbox-reload"}
 }
 
 // requests is the folder in which agent-sandbox-execd takes requests.
