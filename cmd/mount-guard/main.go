@@ -58,7 +58,11 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 			return cli.Failed
 		}
 	}
-	ward, err := keeper.Accept()
+	var g *guard.Guard
+	ward, err := keeper.Accept(func() (err error) {
+		g, err = guard.New(where.reg, where.id, guard.NewLog(where.stateHome, os.Getuid(), where.id), signals)
+		return err
+	})
 	if errors.Is(err, io.EOF) {
 		return cli.OK
 	}
@@ -73,9 +77,8 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 		_, err := ward.Watch()
 		ended <- err
 	}()
-	var g *guard.Guard
-	if len(args) == 1 {
-		g, err = guard.New(where.reg, where.id, guard.NewLog(where.stateHome, os.Getuid(), where.id), signals)
+	if g != nil {
+		err = g.Enter()
 	}
 	if err == nil {
 		err = ward.Watching()

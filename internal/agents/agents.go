@@ -14,13 +14,11 @@
 package agents
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -80,11 +78,6 @@ func Load(dir, name string) (*Profile, error) {
 	return p, nil
 }
 
-var (
-	varName     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	commandName = regexp.MustCompile(`^[A-Za-z0-9._+-]+$`)
-)
-
 // Parse reads the text of a profile; path is for the messages.
 func Parse(path, text string) (*Profile, error) {
 	p := &Profile{File: path}
@@ -116,7 +109,7 @@ func (p *Profile) line(line string) error {
 	var err error
 	switch key {
 	case "command":
-		if !commandName.MatchString(value) {
+		if !record.Word(value, record.Upper+record.Lower+record.Digits+"._+-") {
 			return fmt.Errorf("command: %s is not the base name of a program", cli.Quote(value))
 		}
 		p.Commands = append(p.Commands, value)
@@ -127,7 +120,7 @@ func (p *Profile) line(line string) error {
 		err = paths(value)
 		p.Readonly = append(p.Readonly, value)
 	case "credential":
-		if !varName.MatchString(value) {
+		if !record.Variable(value) {
 			return fmt.Errorf("credential: %s is not the name of a variable", cli.Quote(value))
 		}
 		p.Credentials = append(p.Credentials, value)
@@ -141,7 +134,7 @@ func (p *Profile) line(line string) error {
 		err = paths(value)
 		p.Instructions = value
 	case "env":
-		if !two || !varName.MatchString(first) {
+		if !two || !record.Variable(first) {
 			return errors.New("env: want a variable and a path")
 		}
 		err = paths(second)
@@ -270,7 +263,7 @@ func place(at spot, data []byte) (bool, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	tmp := at.name + "." + rand.Text() + ".tmp"
+	tmp := at.name + "." + sys.RandomHex(8) + ".tmp"
 	f, err := sys.OpenAt(at.dir, tmp, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL, 0o600)
 	if err != nil {
 		return false, err

@@ -37,6 +37,10 @@ type Spec struct {
 	// keeper.Process.Expect. Nil for nothing.
 	Before func(socket uint64) error
 
+	// Meanwhile is called when pid 1 exists, while bwrap makes the mounts, with all of
+	// the Session known but Supervisor; an error ends the start. Nil for nothing.
+	Meanwhile func(*Session) error
+
 	// Requests is the host folder with the request FIFO of the Slurm proxy, empty
 	// where none runs.
 	Requests string

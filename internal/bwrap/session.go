@@ -1,6 +1,7 @@
 package bwrap
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -103,14 +104,24 @@ func start(spec Spec, w *Waiting, signals chan os.Signal) (*Session, error) {
 	// A bwrap that is gone says why when it is waited for.
 	io.WriteString(c.args, strings.Join(opts, "\x00")+"\x00")
 	c.args.Close()
-	return c.session.await(signals, func(s *Session, m *sys.Message) error {
-		s.readInfo(c.info)
-		if m == nil {
+	created := func(s *Session) error {
+		if err := s.readInfo(c.info); err != nil {
+			return unknown(err)
+		}
+		if spec.Meanwhile == nil {
 			return nil
 		}
-		return s.identify(*m)
+		return spec.Meanwhile(s)
+	}
+	return c.session.await(signals, created, func(s *Session, m sys.Message) error {
+		if err := s.identify(m); err != nil {
+			return unknown(err)
+		}
+		return nil
 	})
 }
+
+func unknown(err error) error { return fmt.Errorf("cannot tell the processes of the sandbox: %w", err) }
 
 // A Program runs sandbox-init: bwrap, or what another backend has in its place.
 type Program struct {
@@ -139,11 +150,9 @@ func StartProgram(p Program) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err = s.await(signals, func(s *Session, m *sys.Message) error {
-		s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
-		if m != nil {
-			s.Supervisor = m.PID
-		}
+	s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
+	s, err = s.await(signals, nil, func(s *Session, m sys.Message) error {
+		s.Supervisor = m.PID
 		return nil
 	})
 	var f *failure
@@ -253,12 +262,12 @@ func (p Program) fork(command *os.File) (s *Session, err error) {
 	return s, nil
 }
 
-// await waits until sandbox-init has reported, or the program has ended; found is
-// called with the report, or with nil where there was none.
-func (s *Session) await(signals chan os.Signal, found func(*Session, *sys.Message) error) (*Session, error) {
+// await waits until sandbox-init has reported, or the program has ended. created, if
+// not nil, is called at once, and found with the report.
+func (s *Session) await(signals chan os.Signal, created func(*Session) error, found func(*Session, sys.Message) error) (*Session, error) {
 	s.signals = signals
 	defer s.stderr.Close() // what it says is part of the error
-	if err := s.awaitReady(found); err != nil {
+	if err := s.awaitReady(created, found); err != nil {
 		syscall.Close(s.control)
 		return nil, err
 	}
@@ -290,7 +299,7 @@ func terminalOr(other uintptr) uintptr {
 
 // awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
 // came that ends a program.
-func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
+func (s *Session) awaitReady(created func(*Session) error, found func(*Session, sys.Message) error) error {
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
 	watched := make(chan struct{})
@@ -317,6 +326,10 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 		}
 	}()
 	notify(s.signals, forwarded)
+	var failed error
+	if created != nil {
+		failed = created(s) // the end of bwrap, where that is why, says more
+	}
 	m, err := sys.Recv(s.control)
 	close(ready)
 	<-watched
@@ -328,7 +341,6 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 	}
 	sig := interrupted.Load()
 	if sig != 0 || err != nil || len(m.Data) == 0 {
-		found(s, nil)
 		ws := s.end()
 		keeper.EndHolders(s.socket) // what bwrap left before it told of its child
 		if sig != 0 {
@@ -336,39 +348,50 @@ func (s *Session) awaitReady(found func(*Session, *sys.Message) error) error {
 		}
 		return s.failure(ws)
 	}
-	if err := found(s, &m); err != nil {
-		s.end()
-		return fmt.Errorf("cannot tell the processes of the sandbox: %w", err)
+	if failed == nil {
+		failed = found(s, m)
 	}
-	return nil
+	if failed != nil {
+		s.end()
+	}
+	return failed
 }
 
-// readInfo takes pid 1's pid from what bwrap wrote, which it does before it lets
-// that process go on. On failure InitPID stays 0.
-func (s *Session) readInfo(info *os.File) {
-	data, err := io.ReadAll(io.NewSectionReader(info, 0, 1<<16))
-	if err != nil {
-		return
+// readInfo waits until bwrap tells of pid 1, which it does before it lets that process
+// go on. A bwrap that ended first is an error, and InitPID stays 0.
+func (s *Session) readInfo(info *os.File) error {
+	var data []byte
+	for !bytes.Contains(data, []byte("}")) {
+		buf := make([]byte, 512)
+		n, err := info.Read(buf)
+		if err != nil {
+			return err
+		}
+		data = append(data, buf[:n]...)
 	}
 	// {"child-pid": N, ...}; not worth a JSON decoder in every launch.
-	_, rest, ok := strings.Cut(string(data), `"child-pid":`)
-	if !ok {
-		return
-	}
+	_, rest, _ := strings.Cut(string(data), `"child-pid":`)
 	rest = strings.TrimLeft(rest, " \t\n")
 	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
 	pid, err := strconv.Atoi(rest[:max(end, 0)])
 	if err != nil || pid <= 1 {
-		return
+		return errors.New("bwrap reported no process")
 	}
-	if f, err := sys.PidfdOpen(pid); err == nil {
-		s.InitPID, s.InitPidfd = pid, f
+	f, err := sys.PidfdOpen(pid)
+	if err != nil {
+		return err
 	}
+	s.InitPID, s.InitPidfd = pid, f
+	// No zombie has namespaces.
+	if s.MountNS, err = sys.NSInode(strconv.Itoa(pid), "mnt"); err == nil {
+		s.PIDNS, err = sys.NSInode(strconv.Itoa(pid), "pid")
+	}
+	return err
 }
 
 func (s *Session) identify(m sys.Message) error {
-	if m.Data[0] != sandboxinit.Ready || m.PID <= 1 || s.InitPID == 0 {
-		return errors.New("bwrap reported no process")
+	if m.Data[0] != sandboxinit.Ready || m.PID <= 1 {
+		return errors.New("sandbox-init reported no process")
 	}
 	st, err := sys.ReadProcStat(m.PID)
 	if err != nil {
@@ -378,12 +401,7 @@ func (s *Session) identify(m sys.Message) error {
 		return fmt.Errorf("process %d has parent %d, not %d", m.PID, st.PPID, s.InitPID)
 	}
 	s.Supervisor = m.PID
-	pid := strconv.Itoa(s.InitPID)
-	if s.MountNS, err = sys.NSInode(pid, "mnt"); err != nil {
-		return err
-	}
-	s.PIDNS, err = sys.NSInode(pid, "pid")
-	return err
+	return nil
 }
 
 // Ignore has the launcher ignore, from now on, what a terminal or a closed pipe would

@@ -13,6 +13,7 @@ type Waiting struct {
 	started chan struct{}
 	child   *child
 	err     error
+	taken   bool
 }
 
 // child is what a waiting bwrap holds, as the launcher sees it.
@@ -20,7 +21,7 @@ type child struct {
 	session *Session
 	open    files
 	args    *os.File // write end
-	info    *os.File
+	info    *os.File // read end
 	seccomp *os.File // these are empty, and filled before bwrap gets its arguments
 	command *os.File
 	content []*os.File
@@ -42,14 +43,16 @@ func await(path string, content int) *Waiting {
 	return w
 }
 
+// take gives the bwrap away, once.
 func (w *Waiting) take() (*child, error) {
 	<-w.started
+	w.taken = true
 	return w.child, w.err
 }
 
-// Abandon ends a bwrap that will not be used. w may be nil.
+// Abandon ends the bwrap, if Start has not used it. w may be nil.
 func (w *Waiting) Abandon() {
-	if w == nil {
+	if w == nil || w.taken {
 		return
 	}
 	if c, err := w.take(); err == nil {
@@ -66,19 +69,16 @@ func (c *child) abandon() {
 
 func newChild(path string, content int) (*child, error) {
 	c := &child{}
-	var ends [2]int
-	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
-		return nil, err
-	}
-	read := os.NewFile(uintptr(ends[0]), "args")
-	defer read.Close()
-	c.args = os.NewFile(uintptr(ends[1]), "args")
-	c.open = files{c.args}
-	var err1, err2, err3 error
-	c.seccomp, err1 = c.open.memfd("seccomp", nil)
-	c.info, err2 = c.open.memfd("info", nil)
-	c.command, err3 = c.open.memfd("command", nil)
-	err := errors.Join(err1, err2, err3)
+	var theirs files
+	defer theirs.close()
+	var args, info *os.File
+	var err1, err2, err3, err4 error
+	args, c.args, err1 = pipe("args")
+	c.info, info, err2 = pipe("info")
+	theirs, c.open = files{args, info}, files{c.args, c.info}
+	c.seccomp, err3 = c.open.memfd("seccomp", nil)
+	c.command, err4 = c.open.memfd("command", nil)
+	err := errors.Join(err1, err2, err3, err4)
 	for range content {
 		f, e := c.open.memfd("data", nil)
 		c.content = append(c.content, f)
@@ -91,7 +91,7 @@ func newChild(path string, content int) (*child, error) {
 			// variable such as LD_PRELOAD would act outside the sandbox, from a folder
 			// that an agent may write to, and any would show in pid 1's environ.
 			Env:       []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}, // sandbox-init starts faster, and dies silently
-			Before:    []*os.File{fdArgs - 3: read, fdSeccomp - 3: c.seccomp, fdInfo - 3: c.info},
+			Before:    []*os.File{fdArgs - 3: args, fdSeccomp - 3: c.seccomp, fdInfo - 3: info},
 			After:     c.content,
 			DieWithUs: true,
 		}.fork(c.command)
@@ -101,4 +101,13 @@ func newChild(path string, content int) (*child, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// pipe is pipe2(2), close-on-exec. Where it fails the files are nil, which may be closed.
+func pipe(name string) (read, write *os.File, err error) {
+	var ends [2]int
+	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(ends[0]), name), os.NewFile(uintptr(ends[1]), name), nil
 }

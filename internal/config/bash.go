@@ -3,11 +3,9 @@ package config
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"os/exec"
 	"runtime"
@@ -61,14 +59,7 @@ func source(ctx context.Context, files []*file, start map[string][]string, env [
 	if shell == "" {
 		return nil, nil, cli.WithHint(fmt.Errorf("cannot read the configuration: bash is not installed"), "apt install bash")
 	}
-	nonce, err := newNonce()
-	if err != nil {
-		return nil, nil, err
-	}
-	mark, err := newMark()
-	if err != nil {
-		return nil, nil, err
-	}
+	nonce, mark := newNonce(), newMark()
 	extra, err := descriptors(driver(nonce, mark, files, start, project), files)
 	if err != nil {
 		return nil, nil, err
@@ -145,23 +136,12 @@ func closeAll(files []*os.File) {
 	}
 }
 
-func newNonce() (string, error) {
-	var b [16]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return "", err
-	}
-	// The percent sign makes it no name of a variable.
-	return "%" + hex.EncodeToString(b[:]), nil
-}
+// newNonce gives a word that no file can know. The percent sign makes it no name of
+// a variable.
+func newNonce() string { return "%" + sys.RandomHex(16) }
 
 // newMark is a value of RLIMIT_MSGQUEUE below its default of 819200.
-func newMark() (int, error) {
-	n, err := rand.Int(rand.Reader, big.NewInt(400000))
-	if err != nil {
-		return 0, err
-	}
-	return 400000 + int(n.Int64()), nil
-}
+func newMark() int { return 400000 + int(binary.LittleEndian.Uint32(sys.Random(4))%400000) }
 
 // driver is the program that the bash runs. It is one compound command, parsed
 // as a whole before the first file runs, so that no alias changes it; functions

@@ -5,17 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"agent-sandbox/internal/cli"
-)
-
-var (
-	envName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	agentName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
+	"agent-sandbox/internal/record"
 )
 
 var boolWords = map[string]string{
@@ -76,7 +71,7 @@ func (v Var) entry(raw string, homes []string, project string) (text, drop strin
 	case "SANDBOX_ENV":
 		// The value may be a secret: never in a message.
 		name, _, ok := strings.Cut(raw, "=")
-		if !ok || !envName.MatchString(name) {
+		if !ok || !record.Variable(name) {
 			return "", "", cli.WithHint(errors.New("an entry is not of the form NAME=VALUE"), "write SANDBOX_ENV+=(\"NAME=VALUE\")")
 		}
 	case "BLOCKED_ENV_VARS", "ALLOWED_ENV_VARS", "BLOCKED_ENV_PATTERNS":
@@ -84,7 +79,7 @@ func (v Var) entry(raw string, homes []string, project string) (text, drop strin
 			return "", "", fmt.Errorf("%s holds `=`, no variable's name does", cli.Quote(raw))
 		}
 	case "ENABLED_AGENTS", "SUPPRESS_AGENT_WARNINGS":
-		if !agentName.MatchString(raw) {
+		if !record.Word(raw, record.Lower+record.Digits+"_-") || strings.HasPrefix(raw, "_") || strings.HasPrefix(raw, "-") {
 			return "", "", fmt.Errorf("%s is no name of an agent profile", cli.Quote(raw))
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -217,7 +216,7 @@ func confd(dir string) ([]string, error) {
 
 // shellWord is s as one word of a command line that a hint shows.
 func shellWord(s string) string {
-	if regexp.MustCompile(`^[A-Za-z0-9_/.+:@%-]+$`).MatchString(s) {
+	if record.Word(s, record.Upper+record.Lower+record.Digits+"_/.+:@%-") {
 		return s
 	}
 	return record.Escape(quote(s))

@@ -60,31 +60,37 @@ type Guard struct {
 	narrowed map[int]bool
 }
 
-// New prepares to guard the session that the record describes. signals becomes
+// New prepares to guard the session that the staged record describes. signals becomes
 // readable with each SIGUSR1.
 func New(reg *session.Registry, id string, log *sessionlog.Log, signals int) (*Guard, error) {
 	g := &Guard{reg: reg, id: id, log: log, signals: signals, watches: map[int]*folder{}, said: map[string]string{}, at: map[int]string{}, narrowed: map[int]bool{}}
 	var err error
-	if g.rec, err = reg.Read(id); err != nil {
+	if g.rec, err = reg.ReadStaged(id); err != nil {
 		return nil, fmt.Errorf("cannot read the session record: %w", err)
 	}
+	return g, nil
+}
+
+// Enter looks at the mounts that the launch made. It is called when they are
+// complete, before the command runs.
+func (g *Guard) Enter() (err error) {
 	if g.mountinfo, err = os.Open(fmt.Sprintf("/proc/%d/mountinfo", g.rec.Sandbox.PID)); err != nil {
-		return nil, err
+		return err
 	}
-	// Opened now, before the command runs: a pid 1 that the kernel lets nobody
+	// Opened now: a pid 1 that the kernel lets nobody
 	// look at later, or that is gone, does not matter any more.
 	if g.root, err = sys.OpenLink(fmt.Sprintf("/proc/%d/root", g.rec.Sandbox.PID)); err != nil {
-		return nil, err
+		return err
 	}
 	table, err := g.table()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if !g.rec.Sandbox.Alive() {
-		return nil, errors.New("the sandbox has ended")
+		return errors.New("the sandbox has ended")
 	}
 	g.locate(table)
-	return g, nil
+	return nil
 }
 
 // locate notes the mounts at the writable paths of the plan, as the launch made them.

@@ -76,28 +76,35 @@ func (p *Process) Send(data []byte, fds ...int) error { return sys.Send(p.sock, 
 // Ask is Send, and waits for the answer, of one byte. The error has what the helper
 // printed.
 func (p *Process) Ask(answer byte, data []byte, fds ...int) error {
-	err := p.Send(data, fds...)
-	var m sys.Message
-	if err == nil {
-		m, err = sys.Recv(p.sock)
+	if err := p.Send(data, fds...); err != nil {
+		return p.said(err)
 	}
+	return p.Answer(answer)
+}
+
+// Answer waits for an answer of one byte. The error has what the helper printed.
+func (p *Process) Answer(answer byte) error {
+	m, err := sys.Recv(p.sock)
 	if err == nil && (len(m.Data) != 1 || m.Data[0] != answer) {
 		err = errors.New("it has ended")
 	}
 	if err != nil {
-		said, _ := io.ReadAll(io.NewSectionReader(p.stderr, 0, 4096))
-		if text := strings.TrimSpace(string(said)); text != "" {
-			err = fmt.Errorf("%w: %s", err, text)
-		}
+		return p.said(err)
+	}
+	return nil
+}
+
+// said adds what the helper printed to an error.
+func (p *Process) said(err error) error {
+	said, _ := io.ReadAll(io.NewSectionReader(p.stderr, 0, 4096))
+	if text := strings.TrimSpace(string(said)); text != "" {
+		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err
 }
 
-// Stop ends the helper at once, and reaps it.
-func (p *Process) Stop() {
-	syscall.Kill(p.PID, syscall.SIGKILL)
-	p.End()
-}
+// Kill ends the helper at once. End reaps it.
+func (p *Process) Kill() { syscall.Kill(p.PID, syscall.SIGKILL) }
 
 // endTime bounds how long a session's end waits for a helper.
 const endTime = 5 * time.Second

@@ -4,8 +4,8 @@
 // it.
 //
 // The launcher starts the keeper, mount-guard, before bwrap makes its child, and
-// hands it the pidfds over a socket when pid 1 is there; the command runs after the
-// keeper has said that it watches. Until then the keeper knows a sandbox by the
+// hands it the pidfds over a socket when the sandbox is complete; the command runs
+// after the keeper has said that it watches. Until then the keeper knows a sandbox by the
 // socket that its processes hold: a bwrap that dies before it has let its child go
 // leaves that waiting, without a death signal, for ever.
 package keeper
@@ -27,6 +27,7 @@ import (
 // First bytes of messages.
 const (
 	expect   = 'e' // to the keeper, with the inode of the sandbox's socket
+	prepare  = 'p' // to the keeper: the session's record can be read
 	watch    = 'w' // to the keeper, with the pidfds of launcher and pid 1
 	watching = 'k' // to the launcher
 )
@@ -51,24 +52,42 @@ func maxProcs(e string) bool { return strings.HasPrefix(e, "GOMAXPROCS=") }
 // the sandbox will hold: the inode of it. Should the launcher go before Watch, the
 // keeper ends what holds it.
 func (p *Process) Expect(socket uint64) error {
-	if err := p.Send(binary.LittleEndian.AppendUint64([]byte{expect}, socket)); err != nil {
+	return p.talk(binary.LittleEndian.AppendUint64([]byte{expect}, socket))
+}
+
+// Prepare tells the keeper that the record of the session has been staged.
+func (p *Process) Prepare() error { return p.talk([]byte{prepare}) }
+
+func (p *Process) talk(message []byte) error {
+	if err := p.Send(message); err != nil {
 		return fmt.Errorf("cannot talk to the keeper: %w", err)
 	}
 	return nil
 }
 
-// Watch hands over pid 1 of the sandbox and returns when the keeper watches it.
+// Watch hands over pid 1 of the sandbox. The command may run when Watching has
+// returned.
 func (p *Process) Watch(init *os.File) error {
 	self, err := sys.PidfdOpen(os.Getpid())
 	if err != nil {
 		return err
 	}
 	defer self.Close()
-	if err := p.Ask(watching, []byte{watch}, int(self.Fd()), int(init.Fd())); err != nil {
-		return fmt.Errorf("the keeper does not watch the sandbox: %w", err)
+	if err := p.Send([]byte{watch}, int(self.Fd()), int(init.Fd())); err != nil {
+		return unwatched(err)
 	}
 	return nil
 }
+
+// Watching returns when the keeper watches the sandbox.
+func (p *Process) Watching() error {
+	if err := p.Answer(watching); err != nil {
+		return unwatched(err)
+	}
+	return nil
+}
+
+func unwatched(err error) error { return fmt.Errorf("the keeper does not watch the sandbox: %w", err) }
 
 // A Ward is what a keeper keeps, on the keeper's side.
 type Ward struct {
@@ -76,9 +95,9 @@ type Ward struct {
 }
 
 // Accept, called by the keeper, waits for the launcher to hand over the sandbox.
-// The error is io.EOF where the launcher ended, or gave the session up, first; what
+// load is called whenever a record has been staged. The error is io.EOF where the launcher ended, or gave the session up, first; what
 // there was of a sandbox has been ended then.
-func Accept() (*Ward, error) {
+func Accept(load func() error) (*Ward, error) {
 	if err := sys.CloexecFrom(helper.FD); err != nil {
 		return nil, err
 	}
@@ -95,6 +114,10 @@ func Accept() (*Ward, error) {
 			return nil, io.EOF
 		case m.Data[0] == expect && len(m.Data) == 9:
 			socket = binary.LittleEndian.Uint64(m.Data[1:])
+		case m.Data[0] == prepare:
+			if err := load(); err != nil {
+				return nil, err
+			}
 		case m.Data[0] == watch && len(m.FDs) == 2:
 			return &Ward{m.FDs[0], m.FDs[1]}, nil
 		default:

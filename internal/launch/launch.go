@@ -26,6 +26,7 @@ import (
 	"agent-sandbox/internal/keeper"
 	"agent-sandbox/internal/landlock"
 	"agent-sandbox/internal/layout"
+	"agent-sandbox/internal/mountinfo"
 	"agent-sandbox/internal/mountop"
 	"agent-sandbox/internal/mountplan"
 	"agent-sandbox/internal/seccomp"
@@ -74,15 +75,30 @@ func Run(ctx context.Context, req Request, stdout io.Writer, p cli.Printer) int 
 const tries = 5
 
 func once(ctx context.Context, req Request, stdout io.Writer, p cli.Printer, warned map[string]bool) (int, error) {
+	// bwrap is most of a launch, so it starts before it is known whether it is wanted.
+	waiting := awaitBwrap(req)
+	defer waiting.Abandon()
 	l, err := layout.Checked(ctx, layout.Options{Project: req.Project, Physical: req.Physical, Command: req.Command[0]})
 	if err != nil {
 		return 0, err
 	}
-	r := &run{Layout: l, req: req, p: p, warned: warned}
+	r := &run{Layout: l, req: req, p: p, warned: warned, waiting: waiting}
 	if err := r.unavailable(); err != nil {
 		return 0, err
 	}
 	return r.on(r.backend(), stdout)
+}
+
+// awaitBwrap starts bwrap where the launch will most likely use it.
+func awaitBwrap(req Request) *bwrap.Waiting {
+	if req.DryRun || req.Backend != "" && req.Backend != "auto" && req.Backend != "bwrap" {
+		return nil
+	}
+	path, err := bwrap.Find()
+	if err != nil {
+		return nil // what uses it says so
+	}
+	return bwrap.Await(path)
 }
 
 // unavailable refuses what is asked for as a protection and not in this version.
@@ -106,8 +122,10 @@ type run struct {
 
 	others []*session.Registry // the user's other registries
 	late   []mountplan.Mount   // those of the plan that mount-repair makes
+	shared bool                // the host shares mounts with namespaces such as the sandbox's
 
 	warned   map[string]bool                 // warnings that were printed
+	waiting  *bwrap.Waiting                  // nil where bwrap was not started
 	guard    func() (*keeper.Process, error) // waits for startGuard
 	chaperon *helper.Process                 // nil where none runs
 }
@@ -157,25 +175,17 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		return cli.OK, err
 	}
 	return r.registered(func(here session.Here) (int, error) {
-		// Both start while the plan is made.
-		waiting := bwrap.Await(path)
-		r.startGuard()
-		defer func() {
-			if guard, _ := r.guard(); guard != nil {
-				guard.Stop()
-			}
-		}()
+		r.startGuard() // while the plan is made
+		defer r.killGuard()
 		defer r.endChaperon()
 		if err := r.startChaperon(); err != nil {
-			waiting.Abandon()
 			return 0, err
 		}
 		spec, made, err := r.ready(path, here)
 		if err != nil {
-			waiting.Abandon()
 			return 0, err
 		}
-		return r.session(spec, waiting, here, made)
+		return r.session(spec, here, made)
 	})
 }
 
@@ -236,12 +246,12 @@ func (r *run) registered(f func(here session.Here) (int, error)) (code int, err 
 	if r.id, err = r.reg.NewSession(); err != nil {
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
-	defer func() {
-		if e := r.reg.End(r.others, r.id); e != nil && err == nil {
-			r.warn(fmt.Sprintf("cannot take session %s off the registry: %v", r.id, e))
-		}
-	}()
-	return f(here)
+	code, err = f(here)
+	if e := r.reg.End(r.others, r.id); e != nil && err == nil {
+		r.warn(fmt.Sprintf("cannot take session %s off the registry: %v", r.id, e))
+	}
+	r.reapGuard()
+	return code, err
 }
 
 // claim makes what the session needs on the host: folders that the user asked for,
@@ -265,27 +275,57 @@ func (r *run) startGuard() {
 	go r.guard()
 }
 
+// killGuard ends the guard; reapGuard waits for its end.
+func (r *run) killGuard() {
+	if guard, _ := r.guard(); guard != nil {
+		guard.Kill()
+	}
+}
+
+func (r *run) reapGuard() {
+	if r.guard == nil {
+		return
+	}
+	if guard, _ := r.guard(); guard != nil {
+		guard.End()
+	}
+}
+
 // session starts everything, writes the record, lets the command run and waits.
-func (r *run) session(spec bwrap.Spec, waiting *bwrap.Waiting, here session.Here, made []string) (int, error) {
+func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, error) {
 	guard, err := r.guard()
 	if err != nil {
-		waiting.Abandon()
 		return 0, err
 	}
 	spec.Before = guard.Expect
-	s, err := bwrap.Start(spec, waiting)
+	var rec session.Record
+	var publish func() error
+	spec.Meanwhile = func(s *bwrap.Session) (err error) {
+		if r.shared, err = anyShared(); err != nil {
+			return err
+		}
+		if rec, err = r.record(s, guard, here, made); err != nil {
+			return err
+		}
+		if publish, err = r.reg.Stage(rec); err != nil {
+			return fmt.Errorf("cannot write the session record: %w", err)
+		}
+		return guard.Prepare()
+	}
+	s, err := bwrap.Start(spec, r.waiting)
 	if err != nil {
 		return 0, err
 	}
-	code, err := r.supervise(s, guard, here, made, spec.Env)
-	if err != nil {
+	if err := r.complete(s, guard, rec, publish, spec.Env); err != nil {
 		s.Kill()
 		s.Wait()
+		return 0, err
 	}
-	return code, err
+	return s.Wait(), nil
 }
 
-func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.Here, made, environ []string) (int, error) {
+// record describes the session.
+func (r *run) record(s *bwrap.Session, guard *keeper.Process, here session.Here, made []string) (session.Record, error) {
 	rec := session.Record{
 		ID: r.id, Version: cli.Version, Host: here.Host, Boot: here.Boot, PIDNS: here.PIDNS, UID: r.User.UID,
 		Backend: "bwrap", Project: r.Project, Command: display(r.req.Command), Started: time.Now(), MountNS: s.MountNS,
@@ -294,45 +334,49 @@ func (r *run) supervise(s *bwrap.Session, guard *keeper.Process, here session.He
 	}
 	var err error
 	if rec.Launcher, err = session.Self(); err != nil {
-		return 0, err
+		return rec, err
 	}
 	if rec.Sandbox, err = session.ProcOf(s.InitPID); err != nil {
-		return 0, err
+		return rec, err
 	}
 	if r.settings().Scalar("MOUNT_GUARD") != "off" {
 		if rec.Guard, err = session.ProcOf(guard.PID); err != nil {
-			return 0, err
+			return rec, err
 		}
 	}
 	if r.chaperon != nil {
-		if rec.Chaperon, err = session.ProcOf(r.chaperon.PID); err != nil {
-			return 0, err
-		}
+		rec.Chaperon, err = session.ProcOf(r.chaperon.PID)
 	}
+	return rec, err
+}
+
+// complete does what remains when bwrap's mounts are in place, and lets the command
+// run. publish puts the record where it counts.
+func (r *run) complete(s *bwrap.Session, guard *keeper.Process, rec session.Record, publish func() error, environ []string) error {
 	if err := r.private(rec); err != nil {
-		return 0, err
+		return err
 	}
 	if err := r.mountLate(rec); err != nil {
-		return 0, err
+		return err
 	}
-	if err := verify(s.InitPID, r.Plan.Mounts); err != nil {
-		return 0, err
-	}
-	if err := r.reg.Write(rec); err != nil {
-		return 0, fmt.Errorf("cannot write the session record: %w", err)
+	if err := publish(); err != nil {
+		return fmt.Errorf("cannot write the session record: %w", err)
 	}
 	if err := guard.Watch(s.InitPidfd); err != nil {
-		return 0, err
+		return err
+	}
+	if err := verify(s.InitPID, r.Plan.Mounts); err != nil { // while the guard takes its look
+		return err
+	}
+	if err := guard.Watching(); err != nil {
+		return err
 	}
 	if err := r.serveSlurm(s.InitPID, environ); err != nil {
-		return 0, err
+		return err
 	}
 	bwrap.Ignore()
 	r.banner()
-	if err := s.Go(); err != nil {
-		return 0, err
-	}
-	return s.Wait(), nil
+	return s.Go()
 }
 
 // spec makes the plan; it is what bwrap is to be started from.
@@ -470,20 +514,21 @@ func (r *run) prepare() error {
 // the host mounts later does not arrive inside, writable, below a path that the
 // plan shows read-only. Where the host shares none of its mounts nothing arrives.
 func (r *run) private(rec session.Record) error {
-	fs, err := host.NewFS()
-	if err != nil {
-		return err
-	}
-	mounts, _ := fs.Mounts()
-	shared := false
-	for _, m := range mounts {
-		shared = shared || m.Shared
-	}
-	if !shared {
+	if !r.shared {
 		return nil
 	}
 	op := mountop.Op{Do: mountop.Private, Path: "/", Skip: r.settings().Strings("AUTOMOUNT_ROOTS")}
 	return mountop.All(rec.Target(), []mountop.Op{op}, privateTimeout)
+}
+
+// anyShared says whether the host shares one of its mounts.
+func anyShared() (bool, error) {
+	fs, err := host.NewFS()
+	if err != nil {
+		return false, err
+	}
+	mounts, _ := fs.Mounts()
+	return slices.ContainsFunc(mounts, func(m mountinfo.Mount) bool { return m.Shared }), nil
 }
 
 // mountLate makes the mounts of a long plan that bwrap was not given.

@@ -41,3 +41,22 @@ func FuzzUnescape(f *testing.F) {
 		}
 	})
 }
+
+func TestWord(t *testing.T) {
+	for _, c := range []struct {
+		s    string
+		want bool
+	}{{"", false}, {"a", true}, {"abc", true}, {"a-b", false}, {"-", false}, {"ab\n", false}, {"é", false}} {
+		if got := Word(c.s, Lower); got != c.want {
+			t.Errorf("Word(%q) = %v", c.s, got)
+		}
+	}
+	for _, c := range []struct {
+		s    string
+		want bool
+	}{{"", false}, {"PATH", true}, {"_x1", true}, {"1x", false}, {"a b", false}, {"A\n", false}, {"x=", false}} {
+		if got := Variable(c.s); got != c.want {
+			t.Errorf("Variable(%q) = %v", c.s, got)
+		}
+	}
+}

@@ -3,9 +3,7 @@ package relay
 import (
 	"bufio"
 	"bytes"
-	"crypto/rand"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -32,9 +30,7 @@ var (
 // Do asks the chaperon of the session that this process is in, copies what the
 // command outside prints, and returns its exit status.
 func Do(r Request, stdout, stderr io.Writer) (exit int, err error) {
-	var random [8]byte
-	rand.Read(random[:])
-	r.Answer = Answers + "/" + hex.EncodeToString(random[:])
+	r.Answer = Answers + "/" + sys.RandomHex(8)
 	remove := func() { os.Remove(r.Answer) }
 	defer func() { remove() }()
 	fd, err := makeFIFO(r.Answer)

@@ -138,16 +138,7 @@ func decimal(s string, limit uint64) (uint64, error) {
 }
 
 // ValidID says whether s is a session id: 8 lower-case hex digits.
-func ValidID(s string) bool { return len(s) == 8 && isHex(s) }
-
-func isHex(s string) bool {
-	for _, c := range s {
-		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
-			return false
-		}
-	}
-	return s != ""
-}
+func ValidID(s string) bool { return len(s) == 8 && record.Word(s, record.Digits+"abcdef") }
 
 // Parse reads a record and validates every field. It accepts only what Marshal
 // writes: a failed parse gives no record.
@@ -187,7 +178,7 @@ func Parse(data []byte) (Record, error) {
 			name, value, ok := strings.Cut(v, " ")
 			s, err := record.Unescape(value)
 			r.Settings = append(r.Settings, Setting{Name: name, Value: s})
-			return ok && validName(name) && err == nil
+			return ok && record.Variable(name) && strings.ToUpper(name) == name && err == nil
 		})
 	}
 	for p.more("mount") {
@@ -224,15 +215,6 @@ func Parse(data []byte) (Record, error) {
 }
 
 func notEmpty(s string) bool { return s != "" }
-
-func validName(s string) bool {
-	for i, c := range s {
-		if !(c >= 'A' && c <= 'Z' || c == '_' || i > 0 && c >= '0' && c <= '9') {
-			return false
-		}
-	}
-	return s != ""
-}
 
 // parser takes the lines of a record in their fixed order; the first error stays.
 type parser struct {

@@ -1,8 +1,6 @@
 package session
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -123,9 +121,7 @@ func (g *Registry) lock() (unlock func(), err error) {
 // NewSession makes the folder of a new session under an id that no record has.
 func (g *Registry) NewSession() (id string, err error) {
 	for range 100 {
-		var b [4]byte
-		rand.Read(b[:])
-		id = hex.EncodeToString(b[:])
+		id = sys.RandomHex(4)
 		if _, err := sys.StatAt(g.dir, id); err == nil {
 			continue
 		}
@@ -163,7 +159,11 @@ func (g *Registry) IDs() ([]string, error) {
 
 // Read reads and validates the record of a session.
 func (g *Registry) Read(id string) (Record, error) {
-	data, err := g.readFile(g.dir, id)
+	return g.read(g.dir, id, id)
+}
+
+func (g *Registry) read(dir *os.File, name, id string) (Record, error) {
+	data, err := g.readFile(dir, name)
 	if err != nil {
 		return Record{}, err
 	}
@@ -175,6 +175,16 @@ func (g *Registry) Read(id string) (Record, error) {
 		return Record{}, fmt.Errorf("%w: it is that of session %q of uid %d", ErrInvalid, r.ID, r.UID)
 	}
 	return r, nil
+}
+
+// ReadStaged is Read for a record that does not count yet.
+func (g *Registry) ReadStaged(id string) (Record, error) {
+	dir, err := sys.OpenAt(g.dir, id+".d", syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return Record{}, err
+	}
+	defer dir.Close()
+	return g.read(dir, staged, id)
 }
 
 // readFile reads a file of the registry: regular, the user's alone, one name.
@@ -203,12 +213,33 @@ func (g *Registry) readFile(dir *os.File, name string) ([]byte, error) {
 
 // Write puts a record in place whole: to a temporary name, then renamed.
 func (g *Registry) Write(r Record) error {
-	data := r.Marshal()
-	// What could not be read again must not be written.
-	if _, err := Parse(data); err != nil {
+	data, err := r.checked()
+	if err != nil {
 		return err
 	}
 	return replaceIn(g.dir, r.ID, data)
+}
+
+// staged is the name, in the session's folder, of a record that does not count yet.
+const staged = "record"
+
+// Stage writes a record where it does not count yet; publish puts it in place.
+func (g *Registry) Stage(r Record) (publish func() error, err error) {
+	data, err := r.checked()
+	if err != nil {
+		return nil, err
+	}
+	if err := g.replaceData(r.ID, staged, data); err != nil {
+		return nil, err
+	}
+	return func() error { return sys.RenameAt(g.dir, r.ID+".d/"+staged, r.ID) }, nil
+}
+
+// checked is Marshal: what could not be read again must not be written.
+func (r Record) checked() ([]byte, error) {
+	data := r.Marshal()
+	_, err := Parse(data)
+	return data, err
 }
 
 // WriteData writes one new file of a session's folder, mode 0600, or 0444 for

@@ -75,7 +75,8 @@ func run(command []string) int {
 	}
 	defer func() {
 		if k != nil {
-			k.Stop()
+			k.Kill()
+			k.End()
 		}
 	}()
 	s, err := bwrap.Start(spec, nil)
@@ -88,7 +89,9 @@ func run(command []string) int {
 		return cli.LaunchFailed
 	}
 	if k != nil {
-		err = k.Watch(s.InitPidfd)
+		if err = k.Watch(s.InitPidfd); err == nil {
+			err = k.Watching()
+		}
 	}
 	if err == nil {
 		bwrap.Ignore()
