@@ -43,8 +43,8 @@ build/share:
 build/mount-guard: GOTAGS = -tags norunwakeup
 build/mount-guard: LINKNAME = -checklinkname=0
 
-# The one that every launch waits for: cmd/agent-sandbox-exec/start.go says what for.
-build/agent-sandbox-exec: LINKNAME = -E main.start
+# Those that people wait for: internal/quickstart says what for.
+$(USERBIN:%=build/%): LINKNAME = -E $(MODULE)/internal/quickstart.entry
 
 # The Go tool knows what is up to date; make always asks it.
 $(patsubst %,build/%,$(filter-out $(CGO),$(BIN))):

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 
 	"agent-sandbox/internal/cli"
+	"agent-sandbox/internal/quickstart"
 )
 
 const usage = `usage: agent-sandbox-exec [--] COMMAND [ARG...]
@@ -90,7 +92,8 @@ func become(args []string) error {
 
 // execute is execve(2), and for a script without an interpreter line the shell.
 func execute(file string, args []string) error {
-	hugePagesAgain()
+	runtime.LockOSThread()
+	quickstart.Changed().Undo()
 	err := syscall.Exec(file, args, os.Environ())
 	if err == syscall.ENOEXEC {
 		err = syscall.Exec("/bin/sh", append([]string{"sh", file}, args[1:]...), os.Environ())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"agent-sandbox/internal/cli"
+	_ "agent-sandbox/internal/quickstart" // the Makefile has the program begin there
 	"agent-sandbox/internal/reload"
 )
 

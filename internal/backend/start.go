@@ -19,6 +19,7 @@ import (
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/firejail"
 	"agent-sandbox/internal/landlock"
+	"agent-sandbox/internal/quickstart"
 	"agent-sandbox/internal/sandboxinit"
 	"agent-sandbox/internal/seccomp"
 	"agent-sandbox/internal/sys"
@@ -43,7 +44,7 @@ type Session struct {
 
 func (s Session) program(path string, args ...string) bwrap.Program {
 	return bwrap.Program{Path: path, Args: args, Env: s.Env, Dir: s.Dir,
-		Command: sandboxinit.Command{NProc: s.NProc, Env: s.Env, Args: s.Command}}
+		Command: sandboxinit.Command{NProc: s.NProc, Start: quickstart.Changed(), Env: s.Env, Args: s.Command}}
 }
 
 // fdAfter is the first descriptor after those of sandbox-init.

@@ -16,6 +16,7 @@ import (
 
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/keeper"
+	"agent-sandbox/internal/quickstart"
 	"agent-sandbox/internal/sandboxinit"
 	"agent-sandbox/internal/sys"
 )
@@ -89,7 +90,7 @@ func start(spec Spec, w *Waiting, signals chan os.Signal) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(sys.Fill(c.seccomp, spec.Seccomp), sys.Fill(c.command, sandboxinit.Command{NProc: spec.NProc, Hint: spec.Hint, Env: spec.Env, Args: spec.Command}.Marshal()))
+	err = errors.Join(sys.Fill(c.seccomp, spec.Seccomp), sys.Fill(c.command, command(spec).Marshal()))
 	for i, m := range content {
 		err = errors.Join(err, sys.Fill(c.content[i], m.Content))
 	}
@@ -119,6 +120,10 @@ func start(spec Spec, w *Waiting, signals chan os.Signal) (*Session, error) {
 		}
 		return nil
 	})
+}
+
+func command(s Spec) sandboxinit.Command {
+	return sandboxinit.Command{NProc: s.NProc, Start: quickstart.Changed(), Hint: s.Hint, Env: s.Env, Args: s.Command}
 }
 
 func unknown(err error) error { return fmt.Errorf("cannot tell the processes of the sandbox: %w", err) }

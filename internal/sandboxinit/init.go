@@ -23,6 +23,7 @@ import (
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/execpath"
 	"agent-sandbox/internal/landlock"
+	"agent-sandbox/internal/quickstart"
 	"agent-sandbox/internal/sys"
 )
 
@@ -58,28 +59,31 @@ const (
 
 // A Command is what to run.
 type Command struct {
-	NProc string   // RLIMIT_NPROC, empty for the caller's
-	Hint  string   // what to do where there is no such command
-	Env   []string // the whole environment
-	Args  []string // at least the name
+	NProc string            // RLIMIT_NPROC, empty for the caller's
+	Start quickstart.Change // to be undone
+	Hint  string            // what to do where there is no such command
+	Env   []string          // the whole environment
+	Args  []string          // at least the name
 }
 
 // Marshal makes the content of the command file.
 func (c Command) Marshal() []byte {
-	fields := append([]string{c.NProc, c.Hint, strconv.Itoa(len(c.Env))}, c.Env...)
+	fields := append([]string{c.NProc, c.Start.String(), c.Hint, strconv.Itoa(len(c.Env))}, c.Env...)
 	return []byte(strings.Join(append(fields, c.Args...), "\x00"))
 }
 
 func unmarshal(data string) (c Command, err error) {
 	fields := strings.Split(data, "\x00")
-	n := -1
-	if len(fields) > 2 {
-		n, err = strconv.Atoi(fields[2])
-	}
-	if err != nil || n < 0 || len(fields) < 3+n+1 {
+	const first = 4 // of the environment
+	if len(fields) < first {
 		return c, errors.New("no command given")
 	}
-	return Command{NProc: fields[0], Hint: fields[1], Env: fields[3 : 3+n], Args: fields[3+n:]}, nil
+	start, err := quickstart.Parse(fields[1])
+	n, err2 := strconv.Atoi(fields[3])
+	if err != nil || err2 != nil || n < 0 || len(fields) < first+n+1 {
+		return c, errors.New("no command given")
+	}
+	return Command{NProc: fields[0], Start: start, Hint: fields[2], Env: fields[first : first+n], Args: fields[first+n:]}, nil
 }
 
 // path is the value of PATH; the first counts, as for getenv(3).
@@ -210,6 +214,7 @@ func (s *supervisor) fork(c Command) error {
 	if err := Restrict(); err != nil {
 		return &setupError{err}
 	}
+	c.Start.Undo()
 	if signal.Ignored(syscall.SIGINT) {
 		// A shell ignores both for a background job; the runtime leaves SIGINT
 		// as it was and takes SIGQUIT.
@@ -250,6 +255,8 @@ func limit(nproc string, args []string) int {
 	if signal.Ignored(syscall.SIGINT) {
 		signal.Ignore(syscall.SIGQUIT)
 	}
+	runtime.LockOSThread()
+	quickstart.Changed().Undo()
 	err = syscall.Exec(path, command, os.Environ())
 	if err == syscall.ENOEXEC {
 		err = syscall.Exec("/bin/sh", append([]string{"sh", path}, command[1:]...), os.Environ())
