@@ -37,8 +37,9 @@ type Session struct {
 	socket  uint64 // inode of the other end
 	pidfd   int    // of bwrap
 	signals chan os.Signal
-	exited  chan syscall.WaitStatus
-	stderr  *os.File // what bwrap printed
+	pid     int                     // of bwrap
+	exited  chan syscall.WaitStatus // see watchEnd
+	stderr  *os.File                // what bwrap printed
 	stops   stops
 	owns    func(pgrp int) bool // whether a process group is the session's
 }
@@ -240,7 +241,7 @@ func (p Program) fork(command *os.File) (s *Session, err error) {
 		fds = append(fds, f.Fd())
 	}
 
-	s = &Session{control: ours, socket: socket, exited: make(chan syscall.WaitStatus, 1), stderr: stderr}
+	s = &Session{control: ours, socket: socket, stderr: stderr}
 	s.owns = func(pgrp int) bool {
 		ns, err := sys.NSInode(strconv.Itoa(pgrp), "pid")
 		return err == nil && ns == s.PIDNS
@@ -260,11 +261,19 @@ func (p Program) fork(command *os.File) (s *Session, err error) {
 		syscall.Close(ours)
 		return nil, notStarted(p.Path, err)
 	}
-	go func() {
-		ws, _ := sys.WaitChild(pid)
-		s.exited <- ws
-	}()
+	s.pid = pid
 	return s, nil
+}
+
+// watchEnd has the program's status come to s.exited when it has ended.
+func (s *Session) watchEnd() {
+	if s.exited == nil {
+		s.exited = make(chan syscall.WaitStatus, 1)
+		go func() {
+			ws, _ := sys.WaitChild(s.pid)
+			s.exited <- ws
+		}()
+	}
 }
 
 // await waits until sandbox-init has reported, or the program has ended. created, if
@@ -282,6 +291,12 @@ func (s *Session) await(signals chan os.Signal, created func(*Session) error, fo
 // onLastingThread runs f on a thread that lives as long as the process: the death
 // signal of a child is tied to the thread that forked it.
 func onLastingThread(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if syscall.Gettid() == syscall.Getpid() {
+		f() // the main thread lasts, and another one costs time
+		return
+	}
 	done := make(chan struct{})
 	go func() {
 		runtime.LockOSThread()
@@ -305,6 +320,7 @@ func terminalOr(other uintptr) uintptr {
 // awaitReady returns when sandbox-init has reported, bwrap has ended, or a signal
 // came that ends a program.
 func (s *Session) awaitReady(created func(*Session) error, found func(*Session, sys.Message) error) error {
+	s.watchEnd()
 	var interrupted atomic.Int32
 	ready := make(chan struct{})
 	watched := make(chan struct{})
@@ -492,6 +508,7 @@ func (s *Session) end() syscall.WaitStatus {
 // end0 waits for bwrap, then kills pid 1, which the agent may have freed of its
 // death signal, and waits until the kernel has ended all of the pid namespace.
 func (s *Session) end0() syscall.WaitStatus {
+	s.watchEnd()
 	ws := <-s.exited
 	syscall.Close(s.pidfd)
 	if s.InitPidfd != nil {

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -124,10 +123,10 @@ type run struct {
 	late   []mountplan.Mount   // those of the plan that mount-repair makes
 	shared bool                // the host shares mounts with namespaces such as the sandbox's
 
-	warned   map[string]bool                 // warnings that were printed
-	waiting  *bwrap.Waiting                  // nil where bwrap was not started
-	guard    func() (*keeper.Process, error) // waits for startGuard
-	chaperon *helper.Process                 // nil where none runs
+	warned   map[string]bool // warnings that were printed
+	waiting  *bwrap.Waiting  // nil where bwrap was not started
+	guard    *keeper.Process // nil where none runs
+	chaperon *helper.Process // nil where none runs
 }
 
 // warn prints a warning once.
@@ -175,8 +174,9 @@ func (r *run) bwrap(stdout io.Writer) (code int, err error) {
 		return cli.OK, err
 	}
 	return r.registered(func(here session.Here) (int, error) {
-		r.startGuard() // while the plan is made
-		defer r.killGuard()
+		if err := r.startGuard(); err != nil {
+			return 0, err
+		}
 		defer r.endChaperon()
 		if err := r.startChaperon(); err != nil {
 			return 0, err
@@ -247,10 +247,15 @@ func (r *run) registered(f func(here session.Here) (int, error)) (code int, err 
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
 	code, err = f(here)
+	if r.guard != nil {
+		r.guard.Kill() // which takes as long as what follows
+	}
 	if e := r.reg.End(r.others, r.id); e != nil && err == nil {
 		r.warn(fmt.Sprintf("cannot take session %s off the registry: %v", r.id, e))
 	}
-	r.reapGuard()
+	if r.guard != nil {
+		r.guard.End()
+	}
 	return code, err
 }
 
@@ -263,60 +268,37 @@ func (r *run) claim(here session.Here, plan *mountplan.Plan) (made []string, err
 	return r.reg.Claim(r.others, r.id, here, plan)
 }
 
-// startGuard starts the guard; guard waits until it has been.
-func (r *run) startGuard() {
-	r.guard = sync.OnceValues(func() (*keeper.Process, error) {
-		path, err := cli.Helper("mount-guard")
-		if err != nil {
-			return nil, err
-		}
-		return keeper.Start(path, r.reg.File(r.id))
-	})
-	go r.guard()
-}
-
-// killGuard ends the guard; reapGuard waits for its end.
-func (r *run) killGuard() {
-	if guard, _ := r.guard(); guard != nil {
-		guard.Kill()
+// startGuard starts the guard, which gets ready while the plan is made.
+func (r *run) startGuard() error {
+	path, err := cli.Helper("mount-guard")
+	if err == nil {
+		r.guard, err = keeper.Start(path, r.reg.File(r.id))
 	}
-}
-
-func (r *run) reapGuard() {
-	if r.guard == nil {
-		return
-	}
-	if guard, _ := r.guard(); guard != nil {
-		guard.End()
-	}
+	return err
 }
 
 // session starts everything, writes the record, lets the command run and waits.
 func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, error) {
-	guard, err := r.guard()
-	if err != nil {
-		return 0, err
-	}
-	spec.Before = guard.Expect
+	spec.Before = r.guard.Expect
 	var rec session.Record
 	var publish func() error
 	spec.Meanwhile = func(s *bwrap.Session) (err error) {
 		if r.shared, err = anyShared(); err != nil {
 			return err
 		}
-		if rec, err = r.record(s, guard, here, made); err != nil {
+		if rec, err = r.record(s, here, made); err != nil {
 			return err
 		}
 		if publish, err = r.reg.Stage(rec); err != nil {
 			return fmt.Errorf("cannot write the session record: %w", err)
 		}
-		return guard.Prepare()
+		return r.guard.Prepare()
 	}
 	s, err := bwrap.Start(spec, r.waiting)
 	if err != nil {
 		return 0, err
 	}
-	if err := r.complete(s, guard, rec, publish, spec.Env); err != nil {
+	if err := r.complete(s, rec, publish, spec.Env); err != nil {
 		s.Kill()
 		s.Wait()
 		return 0, err
@@ -325,7 +307,7 @@ func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, e
 }
 
 // record describes the session.
-func (r *run) record(s *bwrap.Session, guard *keeper.Process, here session.Here, made []string) (session.Record, error) {
+func (r *run) record(s *bwrap.Session, here session.Here, made []string) (session.Record, error) {
 	rec := session.Record{
 		ID: r.id, Version: cli.Version, Host: here.Host, Boot: here.Boot, PIDNS: here.PIDNS, UID: r.User.UID,
 		Backend: "bwrap", Project: r.Project, Command: display(r.req.Command), Started: time.Now(), MountNS: s.MountNS,
@@ -340,7 +322,7 @@ func (r *run) record(s *bwrap.Session, guard *keeper.Process, here session.Here,
 		return rec, err
 	}
 	if r.settings().Scalar("MOUNT_GUARD") != "off" {
-		if rec.Guard, err = session.ProcOf(guard.PID); err != nil {
+		if rec.Guard, err = session.ProcOf(r.guard.PID); err != nil {
 			return rec, err
 		}
 	}
@@ -352,7 +334,7 @@ func (r *run) record(s *bwrap.Session, guard *keeper.Process, here session.Here,
 
 // complete does what remains when bwrap's mounts are in place, and lets the command
 // run. publish puts the record where it counts.
-func (r *run) complete(s *bwrap.Session, guard *keeper.Process, rec session.Record, publish func() error, environ []string) error {
+func (r *run) complete(s *bwrap.Session, rec session.Record, publish func() error, environ []string) error {
 	if err := r.private(rec); err != nil {
 		return err
 	}
@@ -362,13 +344,13 @@ func (r *run) complete(s *bwrap.Session, guard *keeper.Process, rec session.Reco
 	if err := publish(); err != nil {
 		return fmt.Errorf("cannot write the session record: %w", err)
 	}
-	if err := guard.Watch(s.InitPidfd); err != nil {
+	if err := r.guard.Watch(s.InitPidfd); err != nil {
 		return err
 	}
 	if err := verify(s.InitPID, r.Plan.Mounts); err != nil { // while the guard takes its look
 		return err
 	}
-	if err := guard.Watching(); err != nil {
+	if err := r.guard.Watching(); err != nil {
 		return err
 	}
 	if err := r.serveSlurm(s.InitPID, environ); err != nil {
