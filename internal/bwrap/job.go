@@ -30,22 +30,29 @@ var ignored = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE}
 // ignored, here and in the command. It does not wait until that is so.
 func Catch() { go catch() }
 
-var catch = sync.OnceValue(func() chan os.Signal {
-	c := make(chan os.Signal, 64)
+var signals = make(chan os.Signal, 64)
+
+// catch returns when the deadly signals are received, catchAll when all are.
+var catch = sync.OnceFunc(func() {
 	if signal.Ignored(syscall.SIGINT) {
 		// The Go runtime has taken it over by now; shells ignore both.
 		signal.Ignore(syscall.SIGQUIT)
 	}
-	notify(c, deadly)
-	return c
+	notify(deadly)
+})
+
+var catchAll = sync.OnceFunc(func() {
+	catch()
+	notify(forwarded)
 })
 
 // Interruption is an *Interrupted where a signal came, since Catch, that ends a
 // launch, else nil. It is for what a launch does beside Start.
 func Interruption() error {
+	catch()
 	for {
 		select {
-		case sig := <-catch():
+		case sig := <-signals:
 			if slices.Contains(deadly, sig) {
 				return &Interrupted{sig.(syscall.Signal)}
 			}
@@ -57,10 +64,10 @@ func Interruption() error {
 
 // notify is signal.Notify for those of the signals that are not ignored. Each costs
 // a few switches between threads.
-func notify(c chan os.Signal, signals []os.Signal) {
-	for _, s := range signals {
+func notify(which []os.Signal) {
+	for _, s := range which {
 		if !sys.SigIgnored(s.(syscall.Signal)) {
-			signal.Notify(c, s)
+			signal.Notify(signals, s)
 		}
 	}
 }

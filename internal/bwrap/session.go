@@ -36,7 +36,6 @@ type Session struct {
 	control int    // socket to sandbox-init
 	socket  uint64 // inode of the other end
 	pidfd   int    // of bwrap
-	signals chan os.Signal
 	pid     int                     // of bwrap
 	exited  chan syscall.WaitStatus // see watchEnd
 	stderr  *os.File                // what bwrap printed
@@ -62,9 +61,8 @@ func (i *Interrupted) Status() int { return cli.SignalBase + int(i.Signal) }
 // Session.Wait passes them on. Every descriptor of the launcher above 2 becomes
 // close-on-exec, those its caller left open included.
 func Start(spec Spec, w *Waiting) (*Session, error) {
-	signals := catch()
 	for try := 1; ; try++ {
-		s, err := start(spec, w, signals)
+		s, err := start(spec, w)
 		w = nil
 		var f *failure
 		if err == nil || !errors.As(err, &f) {
@@ -76,7 +74,7 @@ func Start(spec Spec, w *Waiting) (*Session, error) {
 	}
 }
 
-func start(spec Spec, w *Waiting, signals chan os.Signal) (*Session, error) {
+func start(spec Spec, w *Waiting) (*Session, error) {
 	opts, content := options(spec), copies(spec.Mounts)
 	if n := len(opts); n > maxArgs-10 {
 		w.Abandon()
@@ -115,7 +113,7 @@ func start(spec Spec, w *Waiting, signals chan os.Signal) (*Session, error) {
 		}
 		return spec.Meanwhile(s)
 	}
-	return c.session.await(signals, created, func(s *Session, m sys.Message) error {
+	return c.session.await(created, func(s *Session, m sys.Message) error {
 		if err := s.identify(m); err != nil {
 			return unknown(err)
 		}
@@ -145,7 +143,6 @@ type Program struct {
 // StartProgram is Start for a backend that has no pid namespace of its own, or none
 // that the caller may look at: InitPID, MountNS and PIDNS of the session stay 0.
 func StartProgram(p Program) (*Session, error) {
-	signals := catch()
 	var open files
 	defer open.close()
 	command, err := open.memfd("command", p.Command.Marshal())
@@ -157,7 +154,7 @@ func StartProgram(p Program) (*Session, error) {
 		return nil, err
 	}
 	s.owns = func(pgrp int) bool { return sys.Descends(pgrp, os.Getpid()) }
-	s, err = s.await(signals, nil, func(s *Session, m sys.Message) error {
+	s, err = s.await(nil, func(s *Session, m sys.Message) error {
 		s.Supervisor = m.PID
 		return nil
 	})
@@ -278,8 +275,7 @@ func (s *Session) watchEnd() {
 
 // await waits until sandbox-init has reported, or the program has ended. created, if
 // not nil, is called at once, and found with the report.
-func (s *Session) await(signals chan os.Signal, created func(*Session) error, found func(*Session, sys.Message) error) (*Session, error) {
-	s.signals = signals
+func (s *Session) await(created func(*Session) error, found func(*Session, sys.Message) error) (*Session, error) {
 	defer s.stderr.Close() // what it says is part of the error
 	if err := s.awaitReady(created, found); err != nil {
 		syscall.Close(s.control)
@@ -336,7 +332,7 @@ func (s *Session) awaitReady(created func(*Session) error, found func(*Session, 
 				s.exited <- ws
 				sys.Shutdown(s.control)
 				return
-			case sig := <-s.signals:
+			case sig := <-signals:
 				if slices.Contains(deadly, sig) {
 					interrupted.Store(int32(sig.(syscall.Signal)))
 					s.Kill()
@@ -346,17 +342,18 @@ func (s *Session) awaitReady(created func(*Session) error, found func(*Session, 
 			}
 		}
 	}()
-	notify(s.signals, forwarded)
+	go catchAll() // it takes a while, in which this waits anyway
 	var failed error
 	if created != nil {
 		failed = created(s) // the end of bwrap, where that is why, says more
 	}
 	m, err := sys.Recv(s.control)
+	catchAll()
 	close(ready)
 	<-watched
 	for _, sig := range early {
 		select {
-		case s.signals <- sig:
+		case signals <- sig:
 		default:
 		}
 	}
@@ -452,7 +449,7 @@ func (s *Session) Wait() int {
 	go func() {
 		for {
 			select {
-			case sig := <-s.signals:
+			case sig := <-signals:
 				if m := s.stops.message(sig.(syscall.Signal)); m != nil {
 					sys.Send(s.control, m)
 				}
