@@ -33,9 +33,9 @@ type Session struct {
 	MountNS    uint64   // inode of the mount namespace
 	PIDNS      uint64   // inode of the pid namespace
 
-	control int    // socket to sandbox-init
-	socket  uint64 // inode of the other end
-	pidfd   int    // of bwrap
+	control int                     // socket to sandbox-init
+	socket  uint64                  // inode of the other end
+	pidfd   int                     // of bwrap
 	pid     int                     // of bwrap
 	exited  chan syscall.WaitStatus // see watchEnd
 	stderr  *os.File                // what bwrap printed
