@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"agent-sandbox/internal/mountop"
@@ -38,7 +39,7 @@ func Place() (Here, error) {
 }
 
 // Self is this process.
-func Self() (Proc, error) { return ProcOf(os.Getpid()) }
+var Self = sync.OnceValues(func() (Proc, error) { return ProcOf(os.Getpid()) })
 
 // ProcOf names the process that has the pid now.
 func ProcOf(pid int) (Proc, error) {
