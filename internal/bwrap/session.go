@@ -149,8 +149,7 @@ func StartProgram(p Program) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	var s *Session
-	<-onLastingThread(func() { s, err = p.fork(command) })
+	s, err := p.fork(command)
 	if err != nil {
 		return nil, err
 	}
@@ -187,8 +186,7 @@ func (open *files) memfd(name string, content []byte) (*os.File, error) {
 	return f, err
 }
 
-// fork starts p, with the file that sandbox-init reads its command from. It is called
-// on a lasting thread.
+// fork starts p, with the file that sandbox-init reads its command from.
 func (p Program) fork(command *os.File) (s *Session, err error) {
 	if err := sys.CloexecFrom(3); err != nil {
 		return nil, err
@@ -249,9 +247,12 @@ func (p Program) fork(command *os.File) (s *Session, err error) {
 	if p.DieWithUs {
 		attr.Pdeathsig = syscall.SIGKILL
 	}
-	mask := sys.SetSigMask(sys.AllSignals())
-	pid, err := syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Dir: p.Dir, Env: p.Env, Files: fds, Sys: attr})
-	sys.SetSigMask(mask)
+	var pid int
+	onLastingThread(func() {
+		mask := sys.SetSigMask(sys.AllSignals())
+		pid, err = syscall.ForkExec(p.Path, append([]string{p.Path}, p.Args...), &syscall.ProcAttr{Dir: p.Dir, Env: p.Env, Files: fds, Sys: attr})
+		sys.SetSigMask(mask)
+	})
 	syscall.Close(theirs)
 	if err != nil {
 		syscall.Close(ours)
@@ -283,17 +284,23 @@ func (s *Session) await(created func(*Session) error, found func(*Session, sys.M
 	return s, nil
 }
 
-// onLastingThread starts f on a thread that lasts as long as the process: the death
-// signal of a child is tied to the thread that forked it. done is closed after it.
-func onLastingThread(f func()) (done <-chan struct{}) {
-	c := make(chan struct{})
+// onLastingThread runs f on a thread that lives as long as the process: the death
+// signal of a child is tied to the thread that forked it.
+func onLastingThread(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if syscall.Gettid() == syscall.Getpid() {
+		f() // the main thread lasts, and another one costs time
+		return
+	}
+	done := make(chan struct{})
 	go func() {
 		runtime.LockOSThread()
 		f()
-		close(c)
+		close(done)
 		select {}
 	}()
-	return c
+	<-done
 }
 
 // terminalOr is the first of the caller's descriptors that is a terminal.

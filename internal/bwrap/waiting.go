@@ -10,10 +10,9 @@ import (
 // waits at a pipe for its arguments. So its start costs no time, while the launcher
 // reads the configuration and makes the plan.
 type Waiting struct {
-	started <-chan struct{}
-	child   *child
-	err     error
-	taken   bool
+	child *child
+	err   error
+	taken bool
 }
 
 // child is what a waiting bwrap holds, as the launcher sees it.
@@ -31,18 +30,17 @@ type child struct {
 // more, another bwrap is started.
 const spares = 4
 
-// Await starts the bwrap at path, in the background. Start uses it, or Abandon ends it.
+// Await starts the bwrap at path. Start uses it, or Abandon ends it.
 func Await(path string) *Waiting { return await(path, spares) }
 
 func await(path string, content int) *Waiting {
 	w := &Waiting{}
-	w.started = onLastingThread(func() { w.child, w.err = newChild(path, content) })
+	w.child, w.err = newChild(path, content)
 	return w
 }
 
 // take gives the bwrap away, once.
 func (w *Waiting) take() (*child, error) {
-	<-w.started
 	w.taken = true
 	return w.child, w.err
 }
