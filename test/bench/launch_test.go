@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"agent-sandbox/internal/sandboxinit"
+	"agent-sandbox/internal/seccomp"
 	"agent-sandbox/test/harness"
 	"agent-sandbox/test/slurm/node"
 )
@@ -42,9 +44,35 @@ func clock(f func()) time.Duration {
 	return time.Since(start)
 }
 
-// bare is a bwrap command line with the very arguments that a launch uses, less
-// the descriptors and the supervisor that only the launcher has.
+// bare is a bwrap command line with the very arguments that a launch uses, less the
+// supervisor, and the descriptors that they name.
 func bare(b *testing.B, u *harness.User) func() *exec.Cmd {
+	b.Helper()
+	args := arguments(b, u)
+	end := slices.Index(args, "--")
+	return withDescriptors(b, u, append(slices.Clone(args[:end+1]), "true"))
+}
+
+// floor is a launch by the least that two Go programs around bwrap can do: those in
+// folder floor, in the places of launcher and supervisor.
+func floor(b *testing.B, u *harness.User) func() *exec.Cmd {
+	b.Helper()
+	for _, name := range []string{"launcher", "supervisor"} {
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -E agent-sandbox/internal/quickstart.entry", "-o", filepath.Join(u.Home, "floor", name), "./test/bench/floor/"+name)
+		build.Dir, build.Env = harness.Root(), append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			b.Fatalf("%v: %s", err, out)
+		}
+	}
+	args := arguments(b, u)
+	at := slices.Index(args, sandboxinit.Path) - 1
+	args[at] = filepath.Join(u.Home, "floor/supervisor")
+	u.Write(filepath.Join(u.Home, "floor/args"), strings.Join(append(args[:slices.Index(args, "--")+1], sandboxinit.Path, "/usr/bin/true"), "\x00"))
+	return withDescriptors(b, u, []string{filepath.Join(u.Home, "floor/launcher"), filepath.Join(u.Home, "floor/args")})
+}
+
+// arguments are those of a dry run, with files where the session's would lie.
+func arguments(b *testing.B, u *harness.User) []string {
 	b.Helper()
 	out := u.Run("agent-sandbox", "--dry-run", "--", "true")
 	if out.Code != 0 {
@@ -57,14 +85,40 @@ func bare(b *testing.B, u *harness.User) func() *exec.Cmd {
 	for _, m := range regexp.MustCompile(regexp.QuoteMeta(data)+`/(\w+)`).FindAllString(line, -1) {
 		u.Write(m, "")
 	}
-	line = regexp.MustCompile(`--(info-fd|seccomp) \d+ `).ReplaceAllString(line, "")
-	line = strings.Replace(line, "-- /run/agent-sandbox/init true", "-- true", 1)
 	words, err := exec.Command("sh", "-c", "for w in "+strings.TrimSpace(line)+`; do printf '%s\0' "$w"; done`).Output()
 	if err != nil {
 		b.Fatal(err)
 	}
-	args := strings.Split(strings.TrimSuffix(string(words), "\x00"), "\x00")
-	return func() *exec.Cmd { return u.Command(args[0], args[1:]...) }
+	return strings.Split(strings.TrimSuffix(string(words), "\x00"), "\x00")
+}
+
+// withDescriptors makes a command with the descriptors that a launch's arguments name:
+// 4 has the system call filter, 5 gets bwrap's report.
+func withDescriptors(b *testing.B, u *harness.User, args []string) func() *exec.Cmd {
+	b.Helper()
+	filter, err := seccomp.Program(seccomp.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	file := filepath.Join(b.TempDir(), "filter")
+	if err := os.WriteFile(file, filter, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var open *os.File // its offset is at the end after a run
+	b.Cleanup(func() { null.Close(); open.Close() })
+	return func() *exec.Cmd {
+		open.Close()
+		if open, err = os.Open(file); err != nil {
+			b.Fatal(err)
+		}
+		c := u.Command(args[0], args[1:]...)
+		c.ExtraFiles = []*os.File{null, open, null}
+		return c
+	}
 }
 
 // must runs a command to its end. bwrap fails where the host's mount table or
@@ -81,7 +135,8 @@ func must(b *testing.B, make func() *exec.Cmd) {
 }
 
 // BenchmarkLaunch: `agent-sandbox -- true` against bare bwrap with the same
-// arguments (aim: at most 1.5 with the default configuration).
+// arguments (aim: at most 1.5 with the default configuration), and beside it two Go
+// programs that do next to nothing.
 func BenchmarkLaunch(b *testing.B) {
 	u := harness.NewUser(b)
 	for _, n := range []int{0, 10, 100, 1000} {
@@ -107,6 +162,11 @@ func BenchmarkLaunch(b *testing.B) {
 				b.ReportMetric(ratio, "ratio-to-bwrap")
 				b.ReportMetric(float64(ours.Microseconds())/1000, "ms")
 				b.ReportMetric(float64(theirs.Microseconds())/1000, "bwrap-ms")
+				if n == 0 {
+					least := floor(b, u)
+					_, _, ratio := pairs(rounds, func() { must(b, least) }, func() { must(b, peer) })
+					b.ReportMetric(ratio, "ratio-of-two-empty-programs")
+				}
 			}
 		})
 	}
