@@ -27,5 +27,6 @@ while True:
         s = os.get_terminal_size(0)
         print("size", s.lines, s.columns, flush=True)
         continue
-    print("<" + " ".join(got) + ">", flush=True)
-    got.clear()
+    said = got[:]
+    del got[: len(said)]  # not one that comes meanwhile
+    print("<" + " ".join(said) + ">", flush=True)
