@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/execpath"
@@ -348,7 +349,13 @@ func (s *supervisor) listen() {
 			// Sent to the whole process group, it has reached this process
 			// as well as the command, if that is still in the group.
 			seen |= signals.take()
-			if !seen.Has(sig) || !s.sameGroup() {
+			same := s.sameGroup()
+			if same && !seen.Has(sig) {
+				// A thread may have taken it from the kernel and not yet noted it.
+				time.Sleep(time.Millisecond)
+				seen |= signals.take()
+			}
+			if !same || !seen.Has(sig) {
 				s.signal(sig)
 			}
 			seen &^= sys.Set(sig)
