@@ -84,6 +84,7 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 		err = ward.Watching()
 	}
 	if err != nil {
+		ward.End()
 		p.Error(err)
 		return cli.Failed
 	}

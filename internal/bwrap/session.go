@@ -380,6 +380,14 @@ func (s *Session) awaitReady(created func(*Session) error, found func(*Session, 
 func (s *Session) readInfo(info *os.File) error {
 	var data []byte
 	for !bytes.Contains(data, []byte("}")) {
+		// Its children may hold the pipe open when it has ended.
+		ready, err := sys.WaitReadable(int(info.Fd()), s.pidfd)
+		if err == nil && !ready[0] {
+			err = io.EOF
+		}
+		if err != nil {
+			return err
+		}
 		buf := make([]byte, 512)
 		n, err := info.Read(buf)
 		if err != nil {

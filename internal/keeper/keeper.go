@@ -95,13 +95,15 @@ type Ward struct {
 }
 
 // Accept, called by the keeper, waits for the launcher to hand over the sandbox.
-// load is called whenever a record has been staged. The error is io.EOF where the launcher ended, or gave the session up, first; what
+// load is called whenever a record has been staged; where it fails, the sandbox is
+// ended and that is the error. Else the error is io.EOF where the launcher ended, or gave the session up, first; what
 // there was of a sandbox has been ended then.
 func Accept(load func() error) (*Ward, error) {
 	if err := sys.CloexecFrom(helper.FD); err != nil {
 		return nil, err
 	}
 	var socket uint64
+	var failed error
 	for {
 		m, err := sys.Recv(helper.FD)
 		switch {
@@ -115,11 +117,14 @@ func Accept(load func() error) (*Ward, error) {
 		case m.Data[0] == expect && len(m.Data) == 9:
 			socket = binary.LittleEndian.Uint64(m.Data[1:])
 		case m.Data[0] == prepare:
-			if err := load(); err != nil {
-				return nil, err
-			}
+			failed = load()
 		case m.Data[0] == watch && len(m.FDs) == 2:
-			return &Ward{m.FDs[0], m.FDs[1]}, nil
+			w := &Ward{m.FDs[0], m.FDs[1]}
+			if failed != nil {
+				w.End()
+				return nil, failed
+			}
+			return w, nil
 		default:
 			return nil, errors.New("the launcher handed over no sandbox")
 		}
@@ -162,6 +167,9 @@ func end(pid int, socket uint64) {
 // Watching tells the launcher that the sandbox is being kept: the command may run.
 func (w *Ward) Watching() error { return sys.Send(helper.FD, []byte{watching}) }
 
+// End ends the sandbox, where a keeper that the launcher may have left gives up.
+func (w *Ward) End() { sys.PidfdSend(w.init, syscall.SIGKILL) }
+
 // Watch waits until launcher or sandbox is gone. It sleeps in poll(2) until then.
 // Where the launcher went first it kills pid 1, and with it all of the sandbox, and
 // waits for its end; orphaned says so: there is a session left to tidy up.
@@ -170,7 +178,7 @@ func (w *Ward) Watch() (orphaned bool, err error) {
 	if err == nil && ready[1] && !ready[0] {
 		return false, nil
 	}
-	sys.PidfdSend(w.init, syscall.SIGKILL)
+	w.End()
 	if err != nil {
 		return true, err
 	}
