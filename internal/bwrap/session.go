@@ -103,6 +103,7 @@ func start(spec Spec, w *Waiting) (*Session, error) {
 	defer c.open.close()
 	// A bwrap that is gone says why when it is waited for.
 	io.WriteString(c.args, strings.Join(opts, "\x00")+"\x00")
+	syscall.Shutdown(int(c.args.Fd()), syscall.SHUT_WR)
 	c.args.Close()
 	created := func(s *Session) error {
 		if err := s.readInfo(c.info); err != nil {

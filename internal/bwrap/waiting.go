@@ -3,12 +3,17 @@ package bwrap
 import (
 	"errors"
 	"os"
+	"slices"
 	"syscall"
 )
 
 // A Waiting is a bwrap that was started before it is known what it is to mount: it
-// waits at a pipe for its arguments. So its start costs no time, while the launcher
+// waits at a socket for its arguments. So its start costs no time, while the launcher
 // reads the configuration and makes the plan.
+//
+// It holds the launcher's end of the socket as well: were the end of the launcher the
+// end of the arguments, bwrap would make a sandbox without any, in the moment before
+// its death signal comes, and leave half of it.
 type Waiting struct {
 	child *child
 	err   error
@@ -68,7 +73,7 @@ func newChild(path string, content int) (*child, error) {
 	defer theirs.close()
 	var args, info *os.File
 	var err1, err2, err3, err4 error
-	args, c.args, err1 = pipe("args")
+	args, c.args, err1 = pair("args")
 	c.info, info, err2 = pipe("info")
 	theirs, c.open = files{args, info}, files{c.args, c.info}
 	c.seccomp, err3 = c.open.memfd("seccomp", nil)
@@ -87,7 +92,7 @@ func newChild(path string, content int) (*child, error) {
 			// that an agent may write to, and any would show in pid 1's environ.
 			Env:       []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}, // sandbox-init starts faster, and dies silently
 			Before:    []*os.File{fdArgs - 3: args, fdSeccomp - 3: c.seccomp, fdInfo - 3: info},
-			After:     c.content,
+			After:     append(slices.Clip(c.content), c.args),
 			DieWithUs: true,
 		}.fork(c.command)
 	}
@@ -96,6 +101,15 @@ func newChild(path string, content int) (*child, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// pair is socketpair(2), of streams, close-on-exec. Where it fails the files are nil.
+func pair(name string) (a, b *os.File, err error) {
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(ends[0]), name), os.NewFile(uintptr(ends[1]), name), nil
 }
 
 // pipe is pipe2(2), close-on-exec. Where it fails the files are nil, which may be closed.
