@@ -111,15 +111,21 @@ type filter struct {
 func (f *filter) add(keys ...denylist.Key) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	words := map[uint32]uint64{}
 	for _, k := range keys {
 		n, bit := k.FilterBit()
-		word := f.words[n] | 1<<bit
-		if word == f.words[n] {
-			continue
+		if f.words[n]&(1<<bit) == 0 {
+			words[n] |= f.words[n] | 1<<bit
 		}
-		if err := f.m.Put(n, word); err != nil {
-			return fmt.Errorf("filter_map: %w", err)
-		}
+	}
+	numbers, values := make([]uint32, 0, len(words)), make([]uint64, 0, len(words))
+	for n, word := range words {
+		numbers, values = append(numbers, n), append(values, word)
+	}
+	if err := put(f.m, numbers, values); err != nil {
+		return fmt.Errorf("filter_map: %w", err)
+	}
+	for n, word := range words {
 		f.words[n] = word
 	}
 	return nil
@@ -134,10 +140,12 @@ func (f *filter) rebuild(deny *ebpf.Map) error {
 	}); err != nil {
 		return err
 	}
-	for n, word := range f.words {
-		if err := f.m.Put(uint32(n), word); err != nil {
-			return fmt.Errorf("filter_map: %w", err)
-		}
+	numbers := make([]uint32, len(f.words))
+	for n := range numbers {
+		numbers[n] = uint32(n)
+	}
+	if err := put(f.m, numbers, f.words[:]); err != nil {
+		return fmt.Errorf("filter_map: %w", err)
 	}
 	return nil
 }
@@ -153,25 +161,30 @@ func (k *Kernel) DeleteObjects(keys []denylist.Key) error { return remove(k.deny
 // DeleteNames removes keys; one that is gone is no error.
 func (k *Kernel) DeleteNames(keys []denylist.NameKey) error { return remove(k.names, keys) }
 
-func put[K any](m *ebpf.Map, keys []K, values []denylist.Value) error {
-	for i := range keys {
-		err := m.Put(keys[i], values[i])
-		// E2BIG: max_entries is reached. ENOMEM: the kernel has no memory for it.
-		if errors.Is(err, syscall.E2BIG) || errors.Is(err, syscall.ENOMEM) {
-			return ErrFull
-		}
-		if err != nil {
-			return err
-		}
+// put inserts or replaces keys in one system call.
+func put[K, V any](m *ebpf.Map, keys []K, values []V) error {
+	if len(keys) == 0 {
+		return nil
 	}
-	return nil
+	_, err := m.BatchUpdate(keys, values, nil)
+	// E2BIG: max_entries is reached. ENOMEM: the kernel has no memory for it.
+	if errors.Is(err, syscall.E2BIG) || errors.Is(err, syscall.ENOMEM) {
+		return ErrFull
+	}
+	return err
 }
 
+// remove deletes keys. The kernel stops at one that is gone already.
 func remove[K any](m *ebpf.Map, keys []K) error {
-	for i := range keys {
-		if err := m.Delete(keys[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	for len(keys) > 0 {
+		n, err := m.BatchDelete(keys, nil)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return err
 		}
+		keys = keys[n+1:]
 	}
 	return nil
 }
@@ -182,14 +195,25 @@ func (k *Kernel) Objects(f func(denylist.Key, denylist.Value)) error { return ea
 // Names calls f with every key and value.
 func (k *Kernel) Names(f func(denylist.NameKey, denylist.Value)) error { return each(k.names, f) }
 
+// eachBatch is how many keys one system call returns: more than a bucket of the
+// kernel's hash can have.
+const eachBatch = 4096
+
 func each[K, V any](m *ebpf.Map, f func(K, V)) error {
-	var key K
-	var v V
-	it := m.Iterate()
-	for it.Next(&key, &v) {
-		f(key, v)
+	keys, values := make([]K, eachBatch), make([]V, eachBatch)
+	var at ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&at, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // that is the end
+			return err
+		}
+		for i := range n {
+			f(keys[i], values[i])
+		}
+		if err != nil {
+			return nil
+		}
 	}
-	return it.Err()
 }
 
 // Track puts a sandbox cgroup into agent_cgid_set.
