@@ -180,8 +180,13 @@ func (d *Daemon) handle(uid uint32, jobs []job) {
 	groups := map[group][]job{}
 	reload, forget := false, false
 	for _, j := range jobs {
-		reload, forget = reload || j.reload, forget || j.forget
-		if j.reload || j.forget {
+		if j.reloaded != nil {
+			reload = true
+			defer j.reloaded()
+			continue
+		}
+		if j.forget {
+			forget = true
 			continue
 		}
 		g := group{j.who, j.inside}

@@ -16,8 +16,10 @@ package execd
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,6 +65,7 @@ type Daemon struct {
 	folder   *folder
 	queues   *Queues[job]
 	events   *sys.FileWatch
+	reload   chan struct{} // capacity 1: somebody wants all lists read again
 
 	mu      sync.Mutex
 	boxes   map[uint32]*box
@@ -97,7 +100,7 @@ func Prepare(c Config) (denylist.Settings, error) {
 // New makes the daemon of a loaded program.
 func New(c Config, settings denylist.Settings, k Kernel, log *Log) (*Daemon, error) {
 	d := &Daemon{Config: c, cgroups: c.Cgroups, kernel: k, log: log, settings: settings,
-		boxes: map[uint32]*box{}, watched: map[int]uint32{}, complained: map[uint32]time.Time{}}
+		boxes: map[uint32]*box{}, watched: map[int]uint32{}, reload: make(chan struct{}, 1), complained: map[uint32]time.Time{}}
 	d.users.other = map[uint32]otherHome{}
 	cg, err := os.Open(filepath.Join(c.Cgroups, parentName, readersName))
 	if err != nil {
@@ -136,17 +139,37 @@ func (d *Daemon) Run(ready func()) error {
 	go func() { failed <- d.listen(requests) }()
 	ready()
 	// Only now, in the background: a user's list may take as long as it likes.
+	go d.reloadAll()
 	d.Reload()
 	return <-failed
 }
 
-// Reload reads all lists again and applies them to the sandboxes that have
-// processes.
+// Reload has all lists read again and applied to the sandboxes that have
+// processes. It does not wait; one that has not begun yet is this one too.
 func (d *Daemon) Reload() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for uid := range d.boxes {
-		d.queues.Submit(uid, job{reload: true})
+	select {
+	case d.reload <- struct{}{}:
+	default:
+	}
+}
+
+// reloadsAtOnce is how many lists a reload reads at the same time. A process each for
+// thousands of users would take the processors and the memory from their launches.
+const reloadsAtOnce = 8
+
+func (d *Daemon) reloadAll() {
+	slots := make(chan struct{}, reloadsAtOnce)
+	for range d.reload {
+		d.mu.Lock()
+		uids := slices.Collect(maps.Keys(d.boxes))
+		d.mu.Unlock()
+		for _, uid := range uids {
+			slots <- struct{}{}
+			// Where too many launches wait already they read the list.
+			if !d.queues.Submit(uid, job{reloaded: func() { <-slots }}) {
+				<-slots
+			}
+		}
 	}
 }
 

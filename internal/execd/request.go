@@ -17,14 +17,14 @@ const requestsWaiting = 64
 // A job is a request that was checked, or the wish to read the uid's lists again
 // or to forget its sandbox if it is empty.
 type job struct {
-	reload bool
-	forget bool
-	name   string
-	pid    int
-	pidfd  *os.File
-	who    identity
-	cgroup string // in which it asked
-	inside bool   // that is the uid's sandbox
+	reloaded func() // of a wish to read the lists: called when that was done
+	forget   bool
+	name     string
+	pid      int
+	pidfd    *os.File
+	who      identity
+	cgroup   string // in which it asked
+	inside   bool   // that is the uid's sandbox
 }
 
 // listen takes requests until the watch fails.
