@@ -25,7 +25,7 @@ runs in the sandboxes of agent-sandbox-exec, and moves launches into them.
 
   --favordynmods   mount cgroup2 with this option: launches wait less; every fork
                    on the machine takes some nanoseconds more (Linux 6.0)
-  --map-entries N  room for N listed files in the kernel (default 1048576);
+  --map-entries N  room for N listed files in the kernel (default 2097152);
                    counts when the maps are made: at boot or after --detach
   --status         print the sandboxes: uid, cgroup id, files denied, names
                    denied, processes; one line each, tab-separated
@@ -42,7 +42,7 @@ const (
 	runDir     = "/run/agent-sandbox-exec"
 	lockFile   = "/run/agent-sandbox-execd.lock"
 	baseList   = "/etc/agent-sandbox-exec/denylist"
-	defEntries = 1 << 20
+	defEntries = 1 << 21
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
