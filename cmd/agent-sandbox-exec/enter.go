@@ -89,12 +89,12 @@ func ask() (warnings string, err error) {
 // request makes one request and waits for its answer.
 func request(name string, end time.Time) (string, error) {
 	path := requests + "/" + name
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	fd, err := sys.OpenFD(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return "", err
 	}
-	asked, err := f.Stat()
-	f.Close()
+	asked, err := sys.FstatFD(fd)
+	sys.CloseFD(fd)
 	if err != nil {
 		return "", err
 	}
@@ -111,29 +111,29 @@ func request(name string, end time.Time) (string, error) {
 	}
 	answer, when := readAnswer(name)
 	// One that is older was given to another process with this number.
-	if answer == "" || when.Before(asked.ModTime()) {
+	if answer == "" || when < asked.MtimeNs {
 		return "", errGone
 	}
 	return strings.TrimSuffix(answer, "\n"), nil
 }
 
 // readAnswer reads a file of the answer folder; empty where there is none, or
-// none of root's.
-func readAnswer(name string) (string, time.Time) {
-	f, err := os.OpenFile(answers+"/"+name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+// none of root's. when is the time of the answer, in nanoseconds.
+func readAnswer(name string) (text string, when int64) {
+	fd, err := sys.OpenFD(answers+"/"+name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return "", time.Time{}
+		return "", 0
 	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() || !isRoot(st.Sys().(*syscall.Stat_t).Uid) {
-		return "", time.Time{}
+	defer sys.CloseFD(fd)
+	st, err := sys.FstatFD(fd)
+	if err != nil || !st.IsRegular() || !isRoot(st.UID) {
+		return "", 0
 	}
-	data, err := sys.ReadLimited(f, 1<<20)
+	data, err := sys.ReadFD(fd, 1<<20)
 	if err != nil {
-		return "", time.Time{}
+		return "", 0
 	}
-	return string(data), st.ModTime()
+	return string(data), st.MtimeNs
 }
 
 func read(name string) string {
@@ -155,7 +155,7 @@ func isRoot(uid uint32) bool {
 // outer is the number, one user namespace further out, of a uid of this one; -1
 // where it has none (user_namespaces(7)).
 func outer(uid int) int {
-	data, err := os.ReadFile("/proc/self/uid_map")
+	data, err := sys.ReadFile("/proc/self/uid_map")
 	if err != nil {
 		return -1
 	}
@@ -170,7 +170,7 @@ func outer(uid int) int {
 
 // inside checks with the kernel that this process is in the group.
 func inside(uid int) error {
-	data, err := os.ReadFile("/proc/self/cgroup")
+	data, err := sys.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return fmt.Errorf("cannot see the own cgroup: %w", err)
 	}

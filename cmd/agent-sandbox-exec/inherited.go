@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+
+	"agent-sandbox/internal/sys"
 )
 
 // noListedFile fails where a descriptor that the command would inherit is a
@@ -13,12 +15,12 @@ import (
 // is sent through a socket to this process itself, for the kernel checks on
 // receipt, whatever the permissions of the file are.
 func noListedFile() error {
-	dir, err := os.Open("/proc/self/fd")
+	self, err := sys.OpenFD("/proc/self/fd", os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return fmt.Errorf("cannot see the own descriptors: %w", err)
 	}
+	dir := os.NewFile(uintptr(self), "/proc/self/fd")
 	names, err := dir.Readdirnames(-1)
-	self := int(dir.Fd())
 	dir.Close()
 	if err != nil {
 		return fmt.Errorf("cannot see the own descriptors: %w", err)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -29,7 +28,7 @@ func (k *Kernel) Descriptors(pid int) (map[int]denylist.Object, error) {
 		return nil, err
 	}
 	defer stream.Close()
-	data, err := readAll(stream)
+	data, err := sys.ReadFD(int(stream.Fd()), 64<<20)
 	if err != nil {
 		return nil, fmt.Errorf("bpf iterator over descriptors: %w", err)
 	}
@@ -43,24 +42,6 @@ func (k *Kernel) Descriptors(pid int) (map[int]denylist.Object, error) {
 		out[int(le.Uint32(data[20:]))] = denylist.Object{Dev: le.Uint64(data), Ino: le.Uint64(data[8:]), Gen: le.Uint32(data[16:])}
 	}
 	return out, nil
-}
-
-// readAll reads a seq_file to its end, in pieces of the kernel's own buffer for it.
-func readAll(f *os.File) ([]byte, error) {
-	var out []byte
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := syscall.Read(int(f.Fd()), buf)
-		switch {
-		case err == syscall.EINTR:
-		case err != nil:
-			return nil, err
-		case n == 0:
-			return out, nil
-		default:
-			out = append(out, buf[:n]...)
-		}
-	}
 }
 
 // Watch notes from now on what the list reader with this pid opens.

@@ -3,7 +3,6 @@ package denylist
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"strings"
@@ -155,16 +154,16 @@ func (r *Reader) open(name string, home bool) ([]byte, error) {
 		return nil, fmt.Errorf("larger than %d bytes", MaxSize)
 	}
 	// O_NONBLOCK: a lease on the file must not hold us up.
-	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	list, err := sys.OpenFD(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cannot be read: %w", errors.Unwrap(err))
 	}
-	defer f.Close()
-	data, err := sys.ReadLimited(f, MaxSize)
+	defer sys.CloseFD(list)
+	data, err := sys.ReadFD(list, MaxSize)
 	if errors.Is(err, sys.ErrTooLarge) {
 		return nil, fmt.Errorf("larger than %d bytes", MaxSize)
 	}
-	if err != nil && err != io.EOF {
+	if err != nil {
 		return nil, fmt.Errorf("cannot be read: %w", errors.Unwrap(err))
 	}
 	return data, nil

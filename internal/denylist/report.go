@@ -53,11 +53,10 @@ const (
 
 // Write writes the report's lines.
 func (r *Report) Write(out io.Writer) error {
-	w := bufio.NewWriterSize(out, 64<<10)
+	var b []byte
 	if r.Refused != "" {
-		fmt.Fprintf(w, "%s %s\n", wordRefuse, record.Escape(r.Refused))
+		b = fmt.Appendf(b, "%s %s\n", wordRefuse, record.Escape(r.Refused))
 	} else {
-		var b []byte
 		num := func(v uint64) { b = strconv.AppendUint(append(b, ' '), v, 10) }
 		line := func(word string, numbers ...uint64) {
 			b = append(b, word...)
@@ -89,10 +88,9 @@ func (r *Report) Write(out io.Writer) error {
 			line(wordWarn, uint64(x.N))
 			b = append(append(append(b, ' '), record.Escape(x.Reason)...), '\n')
 		}
-		w.Write(b)
 	}
-	fmt.Fprintln(w, wordEnd)
-	return w.Flush()
+	_, err := out.Write(append(b, wordEnd+"\n"...))
+	return err
 }
 
 func bit(b bool) uint64 {

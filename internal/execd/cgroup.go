@@ -111,7 +111,7 @@ func makeCgroup(dir string) (uint64, error) {
 
 // populated says whether a cgroup or one below it has a process.
 func populated(dir string) (bool, error) {
-	data, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+	data, err := sys.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err != nil {
 		return false, err
 	}
@@ -125,7 +125,7 @@ func populated(dir string) (bool, error) {
 
 // cgroupOf is the path of a process's cgroup in the cgroup2 hierarchy.
 func cgroupOf(pid int) (string, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	data, err := sys.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
 		return "", err
 	}
@@ -167,13 +167,12 @@ func (d *Daemon) move(j job, path string) error {
 }
 
 func (d *Daemon) enter(pid int, path string) error {
-	f, err := os.OpenFile(filepath.Join(d.cgroups, path, "cgroup.procs"), os.O_WRONLY, 0)
+	fd, err := sys.OpenFD(filepath.Join(d.cgroups, path, "cgroup.procs"), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	_, err = f.WriteString(strconv.Itoa(pid))
-	return err
+	defer sys.CloseFD(fd)
+	return sys.WriteFD(fd, strconv.AppendInt(nil, int64(pid), 10))
 }
 
 // undo moves a process that got the number of a dead one back to where it came

@@ -194,16 +194,16 @@ func (f *folder) forget(uid uint32, name string) {
 
 // writeNew puts a file of root's in place of what was there, complete from the
 // first moment on.
-func writeNew(path string, data []byte, perm os.FileMode) error {
+func writeNew(path string, data []byte, perm uint32) error {
 	os.Remove(path)
 	tmp := path + ".new"
 	os.Remove(tmp)
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
+	fd, err := sys.OpenFD(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(perm), f.Close())
+	err = errors.Join(sys.WriteFD(fd, data), sys.ChmodFD(fd, perm))
+	sys.CloseFD(fd)
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}

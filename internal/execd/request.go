@@ -106,7 +106,7 @@ func (d *Daemon) check(e sys.Created) (job, error) {
 // its own real ids and its supplementary groups (/proc/PID/status).
 func readIdentity(pid int) (uint32, identity, error) {
 	var who identity
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	data, err := sys.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, who, err
 	}

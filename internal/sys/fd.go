@@ -93,6 +93,9 @@ func ReadlinkFD(fd int) (string, error) {
 	return string(buf[:max(n, 0)]), err
 }
 
+// ChmodFD is fchmod(2).
+func ChmodFD(fd int, perm uint32) error { return unix.Fchmod(fd, perm) }
+
 // CloseFD is close(2).
 func CloseFD(fd int) { unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 

@@ -87,6 +87,65 @@ func OpenAt(dir *os.File, name string, flags int, perm uint32) (*os.File, error)
 	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
 }
 
+// OpenFD is open(2) with O_CLOEXEC. What os.OpenFile opens is offered to Go's poller: five
+// more system calls a file, and where it can be waited for (a cgroup's can) a thread
+// that wakes. Where a launch waits for it, that counts.
+func OpenFD(path string, flags int, perm uint32) (int, error) {
+	fd, err := retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, perm) })
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// ReadFD reads a descriptor to its end, at most limit bytes; more is ErrTooLarge.
+func ReadFD(fd, limit int) ([]byte, error) {
+	data := make([]byte, 4096)
+	n := 0
+	for {
+		got, err := retry(func() (int, error) { return unix.Read(fd, data[n:]) })
+		if err != nil {
+			return nil, fmt.Errorf("read: %w", err)
+		}
+		n += got
+		if n > limit {
+			return nil, ErrTooLarge
+		}
+		if got == 0 {
+			return data[:n], nil
+		}
+		if n == len(data) {
+			data = append(data, make([]byte, n)...)
+		}
+	}
+}
+
+// ReadFile is os.ReadFile by OpenFD, for the small files of /proc and cgroups.
+func ReadFile(path string) ([]byte, error) {
+	fd, err := OpenFD(path, unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	data, err := ReadFD(fd, 16<<20)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
+}
+
+// WriteFD writes all of data.
+func WriteFD(fd int, data []byte) error {
+	for len(data) > 0 {
+		n, err := retry(func() (int, error) { return unix.Write(fd, data) })
+		if err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
 // OpenNoFollow opens an absolute path without following a link in any
 // component, and without mounting what an automounter would (openat2(2),
 // RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS; Linux 5.6).
