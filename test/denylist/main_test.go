@@ -48,19 +48,36 @@ func TestMain(m *testing.M) {
 }
 
 func install() error {
-	for _, c := range [][2]string{{"build/agent-sandbox-execd", daemonBin}, {"build/agent-sandbox-exec", launchBin}} {
-		data, err := os.ReadFile(c[0])
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(c[1], data, 0o755); err != nil {
-			return err
-		}
+	if err := installDaemon(false); err != nil {
+		return err
+	}
+	if err := installFile("build/agent-sandbox-exec", launchBin); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(baseList), 0o755); err != nil {
 		return err
 	}
 	return os.WriteFile(baseList, []byte("# nothing\n"), 0o644)
+}
+
+// installDaemon installs the daemon, or the build of a version after it.
+func installDaemon(next bool) error {
+	if next {
+		return installFile("build/next/agent-sandbox-execd", daemonBin)
+	}
+	return installFile("build/agent-sandbox-execd", daemonBin)
+}
+
+// installFile puts a program in place of one that may run.
+func installFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to+".new", data, 0o755)
+	}
+	if err == nil {
+		err = os.Rename(to+".new", to)
+	}
+	return err
 }
 
 // daemon is the daemon under test, with what it wrote.
@@ -232,7 +249,9 @@ func (u *user) write(path, content string) string {
 // secret makes a file that holds the secret.
 func (u *user) secret(path string) string { return u.write(path, secret+"\n") }
 
-func (u *user) listPath() string { return filepath.Join(u.home, ".config/agent-sandbox-exec/denylist") }
+const homeList = ".config/agent-sandbox-exec/denylist" // below the home
+
+func (u *user) listPath() string { return filepath.Join(u.home, homeList) }
 
 // list writes the home list.
 func (u *user) list(paths ...string) {
