@@ -134,3 +134,74 @@ func TestListedFileIsDeniedInsideOnly(t *testing.T) {
 	k2.Close()
 	check("after the daemon is gone", box, secret, 42)
 }
+
+// Keys go to the kernel in one call, which stops at the first that it cannot take or
+// does not have, and come back in several.
+func TestManyKeys(t *testing.T) {
+	const n = 3*eachBatch + 7
+	pin := "/sys/fs/bpf/asb-test-many"
+	t.Cleanup(func() { Detach(pin) })
+	k, err := Open(pin, n, denylist.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	var keys []denylist.Key
+	var names []denylist.NameKey
+	var values []denylist.Value
+	for i := range uint64(n) {
+		keys = append(keys, denylist.Key{Cgroup: 7, Ino: i, Dev: 3})
+		names = append(names, denylist.NameKey{Cgroup: 7, Dev: 3, Ino: 2, Hash: i})
+		values = append(values, denylist.Value{Flags: 1, Line: i})
+	}
+	seen := func() (objects, inNames int) {
+		one := map[denylist.Key]bool{}
+		two := map[denylist.NameKey]bool{}
+		err := errors.Join(
+			k.Objects(func(key denylist.Key, v denylist.Value) {
+				if key.Cgroup != 7 || key.Dev != 3 || v != values[key.Ino] {
+					t.Errorf("%v has %v", key, v)
+				}
+				one[key] = true
+			}),
+			k.Names(func(key denylist.NameKey, v denylist.Value) {
+				if key.Ino != 2 || v != values[key.Hash] {
+					t.Errorf("%v has %v", key, v)
+				}
+				two[key] = true
+			}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(one), len(two)
+	}
+	check := func(what string, want int) {
+		t.Helper()
+		if o, in := seen(); o != want || in != want {
+			t.Errorf("%s: %d and %d keys, want %d", what, o, in, want)
+		}
+	}
+	check("at first", 0)
+	if err := errors.Join(k.PutObjects(keys, values), k.PutNames(names, values)); err != nil {
+		t.Fatal(err)
+	}
+	check("filled", n)
+	if err := k.PutObjects([]denylist.Key{{Cgroup: 8}}, values[:1]); !errors.Is(err, ErrFull) {
+		t.Errorf("one more: %v", err)
+	}
+	var some []denylist.Key
+	var someNames []denylist.NameKey
+	for i := 0; i < n; i += 3 {
+		some, someNames = append(some, keys[i]), append(someNames, names[i])
+	}
+	for range 2 { // the second time they are gone
+		if err := errors.Join(k.DeleteObjects(some), k.DeleteNames(someNames)); err != nil {
+			t.Fatal(err)
+		}
+		check("a third removed", n-len(some))
+	}
+	if err := errors.Join(k.DeleteObjects(keys), k.DeleteNames(names)); err != nil {
+		t.Fatal(err)
+	}
+	check("all removed", 0)
+}
