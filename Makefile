@@ -112,7 +112,7 @@ package-arm64:
 	DEB_HOST_ARCH=arm64 scripts/package build/arm64
 
 # Everything: first what runs on this machine, then what has to boot Debian's own kernel
-# and systemd (test/vm). check-vm is the latter alone, with the counts that take hours.
+# and systemd (test/vm). check-vm is the latter alone, with the long counts.
 VMTEST = MUST_WORK=1 $(GO) test -count=1 -parallel 2 ./test/vm
 check: deps build package lint test
 	test/all

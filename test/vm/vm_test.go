@@ -1,6 +1,6 @@
 // Package vm runs the tests that need a machine of their own: each folder below
-// suites is booted once, and each name in its list is a subtest here. Those of long/
-// take hours and are run with LONG=1 only.
+// suites is booted once, and each name in its list is a subtest here. Those of long/ have
+// higher counts and are run with LONG=1 only.
 package vm
 
 import (
