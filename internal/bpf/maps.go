@@ -76,7 +76,32 @@ func (k *Kernel) PutObjects(keys []denylist.Key, values []denylist.Value) error 
 	if err := k.filter.add(keys...); err != nil {
 		return err
 	}
-	return put(k.deny, keys, values)
+	return put(k.deny, wireKeys(keys), values)
+}
+
+// A wireKey is a denylist.Key as the kernel has it, without the padding of Go's: the
+// library copies a slice of them as it is, and would take the other field by field.
+type wireKey [20]byte
+
+func wireKeys(keys []denylist.Key) []wireKey {
+	out := make([]wireKey, len(keys))
+	for i, k := range keys {
+		binary.NativeEndian.PutUint64(out[i][0:], k.Cgroup)
+		binary.NativeEndian.PutUint64(out[i][8:], k.Ino)
+		binary.NativeEndian.PutUint32(out[i][16:], k.Dev)
+	}
+	return out
+}
+
+// eachObject calls f with every key and value of deny_map.
+func eachObject(m *ebpf.Map, f func(denylist.Key, denylist.Value)) error {
+	return each(m, func(w wireKey, v denylist.Value) {
+		f(denylist.Key{
+			Cgroup: binary.NativeEndian.Uint64(w[0:]),
+			Ino:    binary.NativeEndian.Uint64(w[8:]),
+			Dev:    binary.NativeEndian.Uint32(w[16:]),
+		}, v)
+	})
 }
 
 // A filter is filter_map. A bit stays when its key goes: it costs a look-up, and the
@@ -115,7 +140,7 @@ func (f *filter) add(keys ...denylist.Key) error {
 // rebuild makes the filter that of the keys that there are. An attached program of
 // an earlier daemon misses none of them meanwhile.
 func (f *filter) rebuild(deny *ebpf.Map) error {
-	if err := each(deny, func(k denylist.Key, _ denylist.Value) {
+	if err := eachObject(deny, func(k denylist.Key, _ denylist.Value) {
 		n, bit := k.FilterBit()
 		f.words[n] |= 1 << bit
 	}); err != nil {
@@ -137,7 +162,7 @@ func (k *Kernel) PutNames(keys []denylist.NameKey, values []denylist.Value) erro
 }
 
 // DeleteObjects removes keys; one that is gone is no error.
-func (k *Kernel) DeleteObjects(keys []denylist.Key) error { return remove(k.deny, keys) }
+func (k *Kernel) DeleteObjects(keys []denylist.Key) error { return remove(k.deny, wireKeys(keys)) }
 
 // DeleteNames removes keys; one that is gone is no error.
 func (k *Kernel) DeleteNames(keys []denylist.NameKey) error { return remove(k.names, keys) }
@@ -171,7 +196,7 @@ func remove[K any](m *ebpf.Map, keys []K) error {
 }
 
 // Objects calls f with every key and value.
-func (k *Kernel) Objects(f func(denylist.Key, denylist.Value)) error { return each(k.deny, f) }
+func (k *Kernel) Objects(f func(denylist.Key, denylist.Value)) error { return eachObject(k.deny, f) }
 
 // Names calls f with every key and value.
 func (k *Kernel) Names(f func(denylist.NameKey, denylist.Value)) error { return each(k.names, f) }
@@ -245,7 +270,7 @@ func ReadStatus(dir string) ([]*Status, error) {
 			byID[id] = &Status{UID: uid, Cgroup: id}
 			out = append(out, byID[id])
 		}),
-		each(deny, func(key denylist.Key, v denylist.Value) {
+		eachObject(deny, func(key denylist.Key, v denylist.Value) {
 			if s := byID[key.Cgroup]; s != nil && v.Flags&denylist.ObjDeny != 0 {
 				s.Objects++
 			}

@@ -49,6 +49,7 @@ var attacks = map[string]func(args []string) error{
 	"seize-readers": seizeReaders,
 	"write-only":    writeOnly,
 	"bench-open":    benchOpen,
+	"bench-launch":  benchLaunch,
 }
 
 // hold opens a file, says where the content lies in its memory, and waits.

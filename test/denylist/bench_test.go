@@ -73,51 +73,47 @@ func BenchmarkFigures(t *testing.B) {
 	}
 }
 
-// launchTimes is the median time of n launches by a user.
+// launchTimes is the median time of n launches by a user, from fork to end. They are
+// launched by a small process: fork copies the descriptors of this one, which may be many.
 func launchTimes(t testing.TB, u *user, n int, args ...string) time.Duration {
 	t.Helper()
-	times := make([]time.Duration, n)
-	for i := range times {
-		times[i] = oneLaunch(t, u, args...)
-		// Launches in a row share the kernel's grace periods; people's do not.
-		time.Sleep(100 * time.Millisecond)
-	}
-	return median(times)
-}
-
-func median(times []time.Duration) time.Duration {
-	slices.Sort(times)
-	return times[len(times)/2]
-}
-
-// oneLaunch is the time of a command from fork to end.
-func oneLaunch(t testing.TB, u *user, args ...string) time.Duration {
-	t.Helper()
-	start := time.Now()
-	pid, err := syscall.ForkExec(args[0], args, &syscall.ProcAttr{
-		Env: []string{"PATH=/usr/bin:/bin"}, Files: []uintptr{0, 1, 2},
-		Sys: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(u.uid), Gid: uint32(u.uid)}},
-	})
+	out := must(t, u.as(self(), append([]string{"attack", "bench-launch", strconv.Itoa(n)}, args...)...))
+	d, err := time.ParseDuration(strings.TrimSpace(out))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ws syscall.WaitStatus
-	if _, err := syscall.Wait4(pid, &ws, 0, nil); err != nil || ws.ExitStatus() != 0 {
-		t.Fatalf("%v: %v %v", args, ws, err)
-	}
-	return time.Since(start)
+	return d
 }
 
-// inTrues is the median time of launches in units of `true`, run in turn: so it stays
-// the same where the machine is slower meanwhile.
-func inTrues(t testing.TB, u *user, n int) float64 {
-	t.Helper()
-	base, times := make([]time.Duration, n), make([]time.Duration, n)
-	for i := range n {
-		base[i], times[i] = oneLaunch(t, u, "/bin/true"), oneLaunch(t, u, launchBin, "/bin/true")
+// benchLaunch prints the median time of launches of a command.
+func benchLaunch(args []string) error {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	times := make([]time.Duration, n)
+	for i := range times {
+		start := time.Now()
+		pid, err := syscall.ForkExec(args[1], args[1:], &syscall.ProcAttr{
+			Env: []string{"PATH=/usr/bin:/bin"}, Files: []uintptr{null.Fd(), null.Fd(), 2}})
+		if err != nil {
+			return err
+		}
+		var ws syscall.WaitStatus
+		if _, err := syscall.Wait4(pid, &ws, 0, nil); err != nil || ws.ExitStatus() != 0 {
+			return fmt.Errorf("%v: %v %v", args[1:], ws, err)
+		}
+		times[i] = time.Since(start)
+		// Launches in a row share the kernel's grace periods; people's do not.
 		time.Sleep(100 * time.Millisecond)
 	}
-	return float64(median(times)) / float64(median(base))
+	slices.Sort(times)
+	fmt.Println(times[n/2])
+	return nil
 }
 
 // BenchmarkManyUsers has many other users in their sandboxes, MANY_USERS or 50, each with
@@ -130,7 +126,7 @@ func BenchmarkManyUsers(t *testing.B) {
 	u.list(u.secret("secret"))
 	restart(t, syscall.SIGTERM, "--favordynmods") // as the service does
 	must(t, u.in("true"))
-	alone, kb := inTrues(t, u, 51), daemonMemory(t)
+	alone, kb := launchTimes(t, u, 51, launchBin, "/bin/true"), daemonMemory(t)
 
 	root(t, "mkdir -p /run/many && mount -t tmpfs many /run/many")
 	t.Cleanup(func() { root(t, "umount -l /run/many") })
@@ -193,17 +189,17 @@ func BenchmarkManyUsers(t *testing.B) {
 			since = time.Now()
 		}
 	}
-	crowd := inTrues(t, u, 51)
-	fmt.Printf("users: a launch takes %.3f times that alone beside %d users with 1,000 entries each (%.2f and %.2f times true)\n",
-		crowd/alone, n, crowd, alone)
+	crowd := launchTimes(t, u, 51, launchBin, "/bin/true")
+	fmt.Printf("users: a launch takes %.3f times that alone (%v, %v) beside %d users with 1,000 entries each\n",
+		float64(crowd)/float64(alone), crowd.Round(time.Microsecond), alone.Round(time.Microsecond), n)
 	fmt.Printf("users: memory of the daemon %d kB alone, %d kB with them\n", kb, daemonMemory(t))
 
 	since = time.Now()
 	restart(t, syscall.SIGTERM, "--favordynmods")
 	ready := time.Since(since)
 	must(t, u.in("true"))
-	fmt.Printf("users: started again the daemon is ready after %v; a launch takes %.2f times true while it reads all lists\n",
-		ready.Round(time.Millisecond), inTrues(t, u, 11))
+	fmt.Printf("users: started again the daemon is ready after %v; a launch takes %v while it reads all lists\n",
+		ready.Round(time.Millisecond), launchTimes(t, u, 11, launchBin, "/bin/true").Round(time.Microsecond))
 }
 
 const benchOpens = 20000
