@@ -32,8 +32,10 @@ const (
 const readerFiles = 3*denylist.MaxLines + 1024
 
 // readerFilesNow is for how many the kernel has room before the first launch waits: to
-// make room later costs an RCU grace period each time that the number doubles.
-const readerFilesNow = 4000
+// make room later costs an RCU grace period each time that the number doubles. But the
+// iterator over a reader's descriptors passes all places, also empty ones: 4,000 of them
+// were a third of what the daemon does for a launch.
+const readerFilesNow = 1000
 
 // Reader is the main function of a list reader: a child of the daemon that
 // takes a user's identity for good and then reads lists and looks their paths up.
