@@ -249,6 +249,19 @@ func TestInherits(t *testing.T) {
 			t.Errorf("descriptors of the supervisor: %q", r.Stdout)
 		}
 	})
+	t.Run("what a quick start changes", func(t *testing.T) { // package quickstart
+		const show = "cat /proc/self/timerslack_ns; grep THP_enabled /proc/self/status"
+		bare := u.run("sh", "-c", show)
+		if bare.Code != 0 || bare.Stdout == "" {
+			t.Fatal(bare)
+		}
+		for _, launch := range [][]string{{"--"}, {"--backend", "landlock", "--"}} {
+			args := append([]string{harness.Bin(t, "agent-sandbox")}, launch...)
+			if r := u.run(append(args, "sh", "-c", show)...); r.Stdout != bare.Stdout {
+				t.Errorf("%v: %q, the caller has %q (%s)", launch, r.Stdout, bare.Stdout, r.Stderr)
+			}
+		}
+	})
 	t.Run("environment", func(t *testing.T) {
 		c := u.command("launch", "sh", "-c", "echo $LD_LIBRARY_PATH:$OTHER; tr '\\0' '\\n' </proc/1/environ")
 		c.Env = append(c.Env, "LD_LIBRARY_PATH=/x", "OTHER=y", "OLD_KERNEL=1") // landlock's scopes close /proc/1

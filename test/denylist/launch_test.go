@@ -352,7 +352,7 @@ func TestTransparent(t *testing.T) {
 		}
 	}
 	same("env | sort; pwd; umask; ulimit -a; id; nice")
-	same("grep -E '^(Sig|Shd|NoNew|Seccomp|Cap|Threads)' /proc/self/status")
+	same("grep -E '^(Sig|Shd|NoNew|Seccomp|Cap|Threads|THP)' /proc/self/status; cat /proc/self/timerslack_ns")
 	same("cut -d' ' -f3- /proc/self/mountinfo; cd /proc/self/ns && for n in *; do readlink $n; done")
 	same("ls -l /dev/null /proc/1 | cut -c1-40; cat /proc/1/comm; ls /proc/self/fd | wc -l")
 	if r := finish(t, u.in("sh", "-c", "kill -TERM $$")); r.code != -1 {
