@@ -140,7 +140,7 @@ func (d *Daemon) ensure(b *box) error {
 // parentAgain makes the parent cgroup that root removed, and tells the program
 // its new id.
 func (d *Daemon) parentAgain() error {
-	id, err := makeCgroup(filepath.Join(d.cgroups, parentName))
+	id, err := makeParent(filepath.Join(d.cgroups, parentName))
 	if err != nil {
 		return err
 	}

@@ -109,6 +109,26 @@ func makeCgroup(dir string) (uint64, error) {
 	return st.Ino, nil
 }
 
+// makeParent is makeCgroup for the folder that has the users' cgroups. Each of those
+// gets a pids controller of its own where the machine has that switched on, as systemd
+// does: it limits nothing. Without a controller all cgroups look the same to the kernel,
+// which passes every one of them when a process is moved (find_existing_css_set in
+// kernel/cgroup/cgroup.c): a launch would cost more with each user.
+func makeParent(dir string) (uint64, error) {
+	id, err := makeCgroup(dir)
+	if err != nil {
+		return 0, err
+	}
+	if has, err := sys.ReadFile(filepath.Join(dir, "cgroup.controllers")); err == nil && slices.Contains(strings.Fields(string(has)), "pids") {
+		// A failure costs time only.
+		if fd, err := sys.OpenFD(filepath.Join(dir, "cgroup.subtree_control"), os.O_WRONLY, 0); err == nil {
+			sys.WriteFD(fd, []byte("+pids"))
+			sys.CloseFD(fd)
+		}
+	}
+	return id, nil
+}
+
 // populated says whether a cgroup or one below it has a process.
 func populated(dir string) (bool, error) {
 	data, err := sys.ReadFile(filepath.Join(dir, "cgroup.events"))

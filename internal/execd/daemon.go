@@ -80,7 +80,7 @@ func Prepare(c Config) (denylist.Settings, error) {
 	var s denylist.Settings
 	parent := filepath.Join(c.Cgroups, parentName)
 	var err error
-	if s.Parent, err = makeCgroup(parent); err != nil {
+	if s.Parent, err = makeParent(parent); err != nil {
 		return s, fmt.Errorf("cgroup %s: %w", parent, err)
 	}
 	readers := filepath.Join(parent, readersName)

@@ -124,7 +124,8 @@ func BenchmarkManyUsers(t *testing.B) {
 	n, lists := count("MANY_USERS", 50), 64
 	u := newUser(t)
 	u.list(u.secret("secret"))
-	restart(t, syscall.SIGTERM, "--favordynmods") // as the service does
+	root(t, "echo +pids >/sys/fs/cgroup/cgroup.subtree_control") // as systemd has it
+	restart(t, syscall.SIGTERM, "--favordynmods")                // as the service does
 	must(t, u.in("true"))
 	alone, kb := launchTimes(t, u, 51, launchBin, "/bin/true"), daemonMemory(t)
 

@@ -201,6 +201,22 @@ func TestFavorDynMods(t *testing.T) {
 	root(t, "mount -o remount,nosuid,nodev,noexec,nsdelegate /sys/fs/cgroup")
 }
 
+// As many users' cgroups as there may be must not all look the same to the kernel, where
+// systemd has the pids controller on.
+func TestGroupsOfTheirOwnForTheKernel(t *testing.T) {
+	const group = "/sys/fs/cgroup/agent-sandbox-exec"
+	u := newUser(t)
+	root(t, "echo +pids >/sys/fs/cgroup/cgroup.subtree_control")
+	defer func() {
+		root(t, "echo -pids >%s/cgroup.subtree_control; echo -pids >/sys/fs/cgroup/cgroup.subtree_control", group)
+		restart(t, syscall.SIGTERM)
+	}()
+	restart(t, syscall.SIGTERM)
+	if r := finish(t, u.in("cat", fmt.Sprintf("%s/uid-%d/pids.max", group, u.uid))); r.out != "max\n" {
+		t.Errorf("%v", r)
+	}
+}
+
 func TestCgroup2Elsewhere(t *testing.T) {
 	u := newUser(t)
 	file := u.secret("secret")
