@@ -77,8 +77,11 @@ func run(args []string, _ io.Reader, stdout, stderr io.Writer) int {
 		_, err := ward.Watch()
 		ended <- err
 	}()
-	if g != nil {
+	switch {
+	case g != nil:
 		err = g.Enter()
+	case len(args) == 1:
+		err = errors.New("the launcher staged no record")
 	}
 	if err == nil {
 		err = ward.Watching()

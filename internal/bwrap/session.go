@@ -380,7 +380,7 @@ func (s *Session) awaitReady(created func(*Session) error, found func(*Session, 
 // go on. A bwrap that ended first is an error, and InitPID stays 0.
 func (s *Session) readInfo(info *os.File) error {
 	var data []byte
-	for !bytes.Contains(data, []byte("}")) {
+	for !bytes.Contains(data, []byte("}")) && len(data) < 1<<16 {
 		// Its children may hold the pipe open when it has ended.
 		ready, err := sys.WaitReadable(int(info.Fd()), s.pidfd)
 		if err == nil && !ready[0] {

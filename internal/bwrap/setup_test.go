@@ -2,6 +2,8 @@ package bwrap_test
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -90,4 +92,48 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		}
 		u.nothingLeft(t)
 	})
+}
+
+// A bwrap that gets no death signal from a launcher that goes before it has told it
+// what to do ends by itself: one with privileges, and that of a script.
+func TestWaitingBwrapIsNotLeft(t *testing.T) {
+	for kind, make := range map[string]string{
+		"setuid": "cp /usr/bin/bwrap bin/bwrap && chmod 4755 bin/bwrap",
+		"script": "printf '#!/bin/sh\n/usr/bin/bwrap \"$@\"\n' >bin/bwrap && chmod 755 bin/bwrap",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			u := newUser(t, real)
+			bin := t.TempDir() // root's, and open to others
+			os.Chmod(bin, 0o755)
+			os.Chmod(filepath.Dir(bin), 0o755)
+			c := exec.Command("sh", "-ec", "mkdir bin; "+make)
+			c.Dir = bin
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			path := "PATH=" + bin + "/bin:" + u.launcher.dir + ":/usr/bin:/bin"
+			u.Config("sleep 1\n")
+			if r := u.run("bash", "-c", path+" launch true & sleep 0.4; kill -KILL $!; wait $!; echo done"); r.Stdout != "done\n" {
+				t.Errorf("killed while the configuration is read: %q %q", r.Stdout, r.Stderr)
+			}
+			u.nothingLeft(t)
+			u.Config("NOSUCH=(\n")
+			if r := u.run("bash", "-c", path+" launch true; echo $?"); r.Stdout != "125\n" {
+				t.Errorf("a configuration that is wrong: %q %q", r.Stdout, r.Stderr)
+			}
+			u.nothingLeft(t)
+		})
+	}
+}
+
+// Stopped with its job at any moment of its start, and continued, a launch goes on.
+func TestStoppedWhileItStarts(t *testing.T) {
+	u := newUser(t, real)
+	r := u.run("bash", "-c", `set -m; for i in $(seq 0 59); do
+	launch sleep 30 & sleep 0.0$(printf %02d $((3 + i % 12)))$((RANDOM % 10)); kill -TSTP -- -$!; sleep 0.1; kill -CONT -- -$!; kill -TERM -- -$!
+	for n in $(seq 100); do kill -0 $! || continue 2; sleep 0.05; done; echo hangs $i; kill -KILL $!
+done 2>/dev/null; echo done`)
+	if r.Stdout != "done\n" {
+		t.Errorf("%q %q", r.Stdout, r.Stderr)
+	}
 }

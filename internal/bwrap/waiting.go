@@ -2,9 +2,13 @@ package bwrap
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"slices"
 	"syscall"
+
+	"agent-sandbox/internal/keeper"
+	"agent-sandbox/internal/sys"
 )
 
 // A Waiting is a bwrap that was started before it is known what it is to mount: it
@@ -13,7 +17,8 @@ import (
 //
 // It holds the launcher's end of the socket as well: were the end of the launcher the
 // end of the arguments, bwrap would make a sandbox without any, in the moment before
-// its death signal comes, and leave half of it.
+// its death signal comes, and leave half of it. A bwrap that gets no such signal has to
+// end by that: it fails to execute what there is only in a sandbox.
 type Waiting struct {
 	child *child
 	err   error
@@ -61,7 +66,9 @@ func (w *Waiting) Abandon() {
 }
 
 func (c *child) abandon() {
+	c.args.Close()
 	c.session.end()
+	keeper.EndHolders(c.session.socket) // a script's bwrap is not the child that was killed
 	c.session.stderr.Close()
 	syscall.Close(c.session.control)
 	c.open.close()
@@ -84,6 +91,10 @@ func newChild(path string, content int) (*child, error) {
 		c.content = append(c.content, f)
 		err = errors.Join(err, e)
 	}
+	after := c.content
+	if diesWithUs(path) {
+		after = append(slices.Clip(after), c.args)
+	}
 	if err == nil {
 		c.session, err = Program{
 			Path: path, Args: []string{"--args", "3", "--", InitPath},
@@ -92,7 +103,7 @@ func newChild(path string, content int) (*child, error) {
 			// that an agent may write to, and any would show in pid 1's environ.
 			Env:       []string{"GOMAXPROCS=1", "GOTRACEBACK=none"}, // sandbox-init starts faster, and dies silently
 			Before:    []*os.File{fdArgs - 3: args, fdSeccomp - 3: c.seccomp, fdInfo - 3: info},
-			After:     append(slices.Clip(c.content), c.args),
+			After:     after,
 			DieWithUs: true,
 		}.fork(c.command)
 	}
@@ -101,6 +112,24 @@ func newChild(path string, content int) (*child, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// diesWithUs says whether a program started from path gets the death signal that it
+// is started with: one that execve(2) gives privileges does not, and a script's
+// children do not.
+func diesWithUs(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false // it can perhaps be executed
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || st.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 || sys.HasCapabilities(f) {
+		return false
+	}
+	magic := make([]byte, 4)
+	_, err = f.ReadAt(magic, 0)
+	return err == nil && string(magic) == "\x7fELF"
 }
 
 // pair is socketpair(2), of streams, close-on-exec. Where it fails the files are nil.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"agent-sandbox/internal/cli"
+	"agent-sandbox/internal/quickstart"
 	"agent-sandbox/internal/record"
 	"agent-sandbox/internal/sys"
 )
@@ -306,7 +307,8 @@ func (c *child) start(cmd *exec.Cmd, extra []*os.File) error {
 	// Pdeathsig: the bash does not outlive the launcher. wait keeps the thread.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread()
-	if err := cmd.Start(); err != nil {
+	quickstart.Changed().Without(func() { err = cmd.Start() })
+	if err != nil {
 		runtime.UnlockOSThread()
 		closeAll([]*os.File{rr, er})
 		return err

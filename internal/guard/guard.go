@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"reflect"
 	"runtime/debug"
@@ -65,7 +66,11 @@ type Guard struct {
 func New(reg *session.Registry, id string, log *sessionlog.Log, signals int) (*Guard, error) {
 	g := &Guard{reg: reg, id: id, log: log, signals: signals, watches: map[int]*folder{}, said: map[string]string{}, at: map[int]string{}, narrowed: map[int]bool{}}
 	var err error
-	if g.rec, err = reg.ReadStaged(id); err != nil {
+	g.rec, err = reg.ReadStaged(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		g.rec, err = reg.Read(id) // the launcher was faster, and has put it in place
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cannot read the session record: %w", err)
 	}
 	return g, nil
@@ -77,8 +82,8 @@ func (g *Guard) Enter() (err error) {
 	if g.mountinfo, err = os.Open(fmt.Sprintf("/proc/%d/mountinfo", g.rec.Sandbox.PID)); err != nil {
 		return err
 	}
-	// Opened now: a pid 1 that the kernel lets nobody
-	// look at later, or that is gone, does not matter any more.
+	// Opened now: a pid 1 that the kernel lets nobody look at later, or that is gone,
+	// does not matter any more.
 	if g.root, err = sys.OpenLink(fmt.Sprintf("/proc/%d/root", g.rec.Sandbox.PID)); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -56,6 +57,12 @@ func Start(env []string, path string, args ...string) (*Process, error) {
 		syscall.Close(ours)
 		return nil, err
 	}
+	// The child is this job's until it has a group of its own: stopped with the job
+	// before that, it would not be continued with it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	mask := sys.SetSigMask(sys.StopSignals)
+	defer sys.SetSigMask(mask)
 	pid, err := syscall.ForkExec(path, append([]string{path}, args...), &syscall.ProcAttr{
 		Dir:   "/", // it must not keep the caller's file system busy
 		Env:   env,

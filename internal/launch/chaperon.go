@@ -10,6 +10,7 @@ import (
 	"agent-sandbox/internal/cli"
 	"agent-sandbox/internal/config"
 	"agent-sandbox/internal/helper"
+	"agent-sandbox/internal/quickstart"
 	"agent-sandbox/internal/relay"
 	"agent-sandbox/internal/sys"
 )
@@ -36,7 +37,9 @@ func (r *run) startChaperon() error {
 	if err != nil {
 		return err
 	}
-	r.chaperon, err = helper.Start(os.Environ(), path, r.reg.File(r.id), self)
+	quickstart.Changed().Without(func() {
+		r.chaperon, err = helper.Start(os.Environ(), path, r.reg.File(r.id), self)
+	})
 	return err
 }
 

@@ -246,6 +246,11 @@ func (r *run) registered(f func(here session.Here) (int, error)) (code int, err 
 	if r.id, err = r.reg.NewSession(); err != nil {
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
+	// From here on a launch that is killed is found by the next.
+	if err := r.reg.Own(r.id, here); err != nil {
+		r.reg.End(r.others, r.id)
+		return 0, fmt.Errorf("cannot register the session: %w", err)
+	}
 	code, err = f(here)
 	if r.guard != nil {
 		r.guard.Kill() // which takes as long as what follows
@@ -300,7 +305,11 @@ func (r *run) session(spec bwrap.Spec, here session.Here, made []string) (int, e
 	}
 	if err := r.complete(s, rec, publish, spec.Env); err != nil {
 		s.Kill()
+		stopped := bwrap.Interruption() // which may be why
 		s.Wait()
+		if stopped != nil {
+			err = stopped
+		}
 		return 0, err
 	}
 	return s.Wait(), nil

@@ -9,13 +9,15 @@
 //     while anything runs, on the processor that the work is on. With the slack it
 //     wakes every 2 ms; more would delay the runtime's own hand-overs.
 //
-// What the program executes inherits both: its helpers profit, a command of the
-// user's gets back what the program was started with, by Undo. Built without the
+// What the program executes inherits both: its helpers profit, what is the user's (a
+// command, the bash of a configuration, the commands of Slurm) gets back what the
+// program was started with. Built without the
 // flag a program works the same, only slower.
 package quickstart
 
 import (
 	"errors"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -54,6 +56,23 @@ func (c Change) Undo() {
 		prctl(setThpDisable, 0)
 	}
 }
+
+// Without undoes the change while f runs, for a child that f starts.
+func (c Change) Without(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c.Undo()
+	f()
+	if c.Slack > 0 {
+		prctl(setTimerSlack, ourSlack)
+	}
+	if c.HugePagesOff {
+		prctl(setThpDisable, 1)
+	}
+}
+
+// ourSlack is what entry sets, in ns.
+const ourSlack = 2_000_000
 
 func prctl(op, arg uintptr) { syscall.RawSyscall6(syscall.SYS_PRCTL, op, arg, 0, 0, 0, 0) }
 

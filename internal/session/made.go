@@ -83,6 +83,15 @@ func (g *Registry) readClaims(id string) (claims, error) {
 	return parseClaims(data)
 }
 
+// Own journals whose session it is, before there is anything else to tell.
+func (g *Registry) Own(id string, here Here) error {
+	self, err := Self()
+	if err != nil {
+		return err
+	}
+	return g.ReplaceData(id, journal, claims{here, self, nil}.marshal())
+}
+
 // Claim makes the placeholders of a new session and journals them, with those of
 // other sessions that its protections stand on. The returned paths are the `made`
 // lines of its record. On an error nothing it made is left.
@@ -126,9 +135,11 @@ func (g *Registry) claim(others []*Registry, id string, c claims, plan *mountpla
 			}
 		}
 	}
-	c.made = made
-	if err := g.replaceData(id, journal, c.marshal()); err != nil {
-		return nil, err
+	if !slices.Equal(made, c.made) { // else Own or an earlier claim has journalled it
+		c.made = made
+		if err := g.ReplaceData(id, journal, c.marshal()); err != nil {
+			return nil, err
+		}
 	}
 	for i, p := range plan.Make {
 		err := makePlaceholder(p)
@@ -153,7 +164,7 @@ func (g *Registry) claim(others []*Registry, id string, c claims, plan *mountpla
 		return made, nil
 	}
 	c.made = made
-	return made, g.replaceData(id, journal, c.marshal())
+	return made, g.ReplaceData(id, journal, c.marshal())
 }
 
 // held is the set of placeholders of every session but id.

@@ -229,7 +229,7 @@ func (g *Registry) Stage(r Record) (publish func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := g.replaceData(r.ID, staged, data); err != nil {
+	if err := g.ReplaceData(r.ID, staged, data); err != nil {
 		return nil, err
 	}
 	return func() error { return sys.RenameAt(g.dir, r.ID+".d/"+staged, r.ID) }, nil
@@ -256,10 +256,6 @@ func (g *Registry) WriteData(id, name string, content []byte, perm uint32) error
 // ReplaceData writes a file of a session's folder, also where a reload that was
 // killed has left one of that name.
 func (g *Registry) ReplaceData(id, name string, content []byte) error {
-	return g.replaceData(id, name, content)
-}
-
-func (g *Registry) replaceData(id, name string, content []byte) error {
 	dir, err := sys.OpenAt(g.dir, id+".d", syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return err

@@ -161,6 +161,12 @@ func ReadOnlyMount(path string) (bool, error) {
 	return st.Flags&unix.ST_RDONLY != 0, nil
 }
 
+// HasCapabilities says whether executing the file gives capabilities: capabilities(7).
+func HasCapabilities(f *os.File) bool {
+	n, _ := unix.Fgetxattr(int(f.Fd()), "security.capability", nil)
+	return n > 0
+}
+
 // MayWrite says whether the caller may write to the object, a socket among them:
 // access(2).
 func MayWrite(path string) bool { return unix.Access(path, unix.W_OK) == nil }

@@ -61,6 +61,9 @@ func AllSignals() SigSet {
 	return s
 }
 
+// StopSignals are those by which a terminal stops a job.
+const StopSignals = SigSet(1<<(unix.SIGTSTP-1) | 1<<(unix.SIGTTIN-1) | 1<<(unix.SIGTTOU-1))
+
 // SetSigMask makes set the signal mask of the calling thread, which must be
 // locked, and returns the old one: pthread_sigmask(3). What the thread executes
 // inherits it.

@@ -11,6 +11,28 @@ import (
 	"agent-sandbox/test/harness"
 )
 
+// A guard that starts late finds the record where the launcher has put it meanwhile.
+func TestGuardStartsLate(t *testing.T) {
+	u := harness.NewUser(t)
+	bin := filepath.Join(u.Home, "bin")
+	for _, name := range []string{"agent-sandbox", "mount-guard", "mount-repair", "chaperon", "chaperon-stub"} {
+		data, err := os.ReadFile(harness.Bin(t, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "mount-guard" {
+			name = "real-guard"
+		}
+		u.Write(filepath.Join(bin, name), string(data))
+		os.Chmod(filepath.Join(bin, name), 0o755)
+	}
+	u.Write(filepath.Join(bin, "mount-guard"), "#!/bin/sh\nsleep 0.3\nexec "+bin+"/real-guard \"$@\"\n")
+	os.Chmod(filepath.Join(bin, "mount-guard"), 0o755)
+	if r := u.Run(filepath.Join(bin, "agent-sandbox"), "--", "true"); r.Code != 0 {
+		t.Errorf("%v", r)
+	}
+}
+
 // A guard that cannot read the record gives up, and the sandbox with it: the launcher
 // may be gone by then.
 func TestRecordThatCannotBeRead(t *testing.T) {
