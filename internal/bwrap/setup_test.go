@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"agent-sandbox/test/harness"
 )
@@ -129,11 +130,22 @@ func TestWaitingBwrapIsNotLeft(t *testing.T) {
 // Stopped with its job at any moment of its start, and continued, a launch goes on.
 func TestStoppedWhileItStarts(t *testing.T) {
 	u := newUser(t, real)
-	r := u.run("bash", "-c", `set -m; for i in $(seq 0 59); do
-	launch sleep 30 & sleep 0.0$(printf %02d $((3 + i % 12)))$((RANDOM % 10)); kill -TSTP -- -$!; sleep 0.1; kill -CONT -- -$!; kill -TERM -- -$!
-	for n in $(seq 100); do kill -0 $! || continue 2; sleep 0.05; done; echo hangs $i; kill -KILL $!
-done 2>/dev/null; echo done`)
-	if r.Stdout != "done\n" {
-		t.Errorf("%q %q", r.Stdout, r.Stderr)
+	for i := range 60 {
+		c := u.command("launch", "sleep", "30")
+		c.SysProcAttr.Setpgid = true
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(3000+200*i) * time.Microsecond)
+		syscall.Kill(-c.Process.Pid, syscall.SIGTSTP)
+		time.Sleep(60 * time.Millisecond)
+		syscall.Kill(-c.Process.Pid, syscall.SIGCONT)
+		syscall.Kill(-c.Process.Pid, syscall.SIGTERM)
+		hangs := time.AfterFunc(20*time.Second, func() {
+			t.Errorf("stopped %d µs after its start it hangs", 3000+200*i)
+			c.Process.Kill()
+		})
+		c.Wait()
+		hangs.Stop()
 	}
 }
