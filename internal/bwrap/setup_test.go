@@ -92,6 +92,14 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			t.Errorf("%q %q", r.Stdout, r.Stderr)
 		}
 		u.nothingLeft(t)
+		if u.launcher == real {
+			u.run("launch", "true") // sweeps
+			for _, dir := range []string{"sessions", "chaperon"} {
+				if left, _ := os.ReadDir(u.Runtime + "/agent-sandbox/" + dir); len(left) > 0 {
+					t.Errorf("%d of %s left, among them %s", len(left), dir, left[0].Name())
+				}
+			}
+		}
 	})
 }
 

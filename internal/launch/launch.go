@@ -243,12 +243,7 @@ func (r *run) registered(f func(here session.Here) (int, error)) (code int, err 
 	r.others, _ = session.Existing(r.User)
 	r.others = slices.DeleteFunc(r.others, func(g *session.Registry) bool { return g.Path == r.reg.Path })
 	bwrap.Catch() // from here on there is something to take away again
-	if r.id, err = r.reg.NewSession(); err != nil {
-		return 0, fmt.Errorf("cannot register the session: %w", err)
-	}
-	// From here on a launch that is killed is found by the next.
-	if err := r.reg.Own(r.id, here); err != nil {
-		r.reg.End(r.others, r.id)
+	if r.id, err = r.reg.Begin(here); err != nil {
 		return 0, fmt.Errorf("cannot register the session: %w", err)
 	}
 	code, err = f(here)

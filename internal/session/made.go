@@ -83,13 +83,38 @@ func (g *Registry) readClaims(id string) (claims, error) {
 	return parseClaims(data)
 }
 
-// Own journals whose session it is, before there is anything else to tell.
-func (g *Registry) Own(id string, here Here) error {
+// Begin makes the folder of a new session and journals whose it is. Whenever this
+// process is killed, the next Sweep finds the session.
+func (g *Registry) Begin(here Here) (id string, err error) {
 	self, err := Self()
+	if err != nil {
+		return "", err
+	}
+	unlock, err := g.lock() // see dropNobodys
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if id, err = g.newSession(); err != nil {
+		return "", err
+	}
+	return id, g.ReplaceData(id, journal, claims{here, self, nil}.marshal())
+}
+
+// dropNobodys takes away a session without record and journal. Where there is still
+// none while the registry is locked, the launcher that made the folder is gone.
+func (g *Registry) dropNobodys(id string) error {
+	unlock, err := g.lock()
 	if err != nil {
 		return err
 	}
-	return g.ReplaceData(id, journal, claims{here, self, nil}.marshal())
+	defer unlock()
+	_, none := g.readClaims(id)
+	_, norecord := g.Read(id)
+	if !errors.Is(none, fs.ErrNotExist) || !errors.Is(norecord, fs.ErrNotExist) {
+		return nil
+	}
+	return g.remove(id)
 }
 
 // Claim makes the placeholders of a new session and journals them, with those of
@@ -135,7 +160,7 @@ func (g *Registry) claim(others []*Registry, id string, c claims, plan *mountpla
 			}
 		}
 	}
-	if !slices.Equal(made, c.made) { // else Own or an earlier claim has journalled it
+	if !slices.Equal(made, c.made) { // else Begin or an earlier claim has journalled it
 		c.made = made
 		if err := g.ReplaceData(id, journal, c.marshal()); err != nil {
 			return nil, err

@@ -61,6 +61,9 @@ func (g *Registry) sweep(others []*Registry, id string, here Here) (*Entry, erro
 	if errors.Is(err, fs.ErrNotExist) {
 		// A launch that has not written its record yet, or was killed before.
 		c, err := g.readClaims(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, g.dropNobodys(id)
+		}
 		if err != nil || c.here.Host != here.Host || c.here.Boot == here.Boot && (c.here.PIDNS != here.PIDNS || c.launcher.Alive()) {
 			return nil, nil
 		}

@@ -118,8 +118,8 @@ func (g *Registry) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// NewSession makes the folder of a new session under an id that no record has.
-func (g *Registry) NewSession() (id string, err error) {
+// newSession makes the folder of a new session under an id that no record has.
+func (g *Registry) newSession() (id string, err error) {
 	for range 100 {
 		id = sys.RandomHex(4)
 		if _, err := sys.StatAt(g.dir, id); err == nil {

@@ -60,7 +60,7 @@ func newRecord(t *testing.T, g *Registry, launcher, sandbox Proc) Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := g.NewSession()
+	id, err := g.Begin(here)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestALiveLaunchWithoutRecordIsLeftAlone(t *testing.T) {
 	u := testUser(t)
 	g := primary(t, u)
 	here, _ := Place()
-	id, err := g.NewSession()
+	id, err := g.Begin(here)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +128,21 @@ func TestALiveLaunchWithoutRecordIsLeftAlone(t *testing.T) {
 	}
 }
 
+func TestAFolderThatNobodyOwnsIsSwept(t *testing.T) {
+	u := testUser(t)
+	g := primary(t, u)
+	id, err := g.newSession() // killed right after
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, errs := Sweep(u); len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	if _, err := os.Stat(g.DataDir(id)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
 func TestPlaceholdersGoWhenTheLastSessionEnds(t *testing.T) {
 	u := testUser(t)
 	g := primary(t, u)
@@ -137,7 +152,7 @@ func TestPlaceholdersGoWhenTheLastSessionEnds(t *testing.T) {
 		Make:   []mountplan.Placeholder{{Path: u.Home + "/masked", Dir: true}, {Path: dir, Dir: true}, {Path: file}, {Path: used}},
 		Mounts: []mountplan.Mount{{Kind: mountplan.MaskDir, Path: dir}, {Kind: mountplan.MaskFile, Path: file}, {Kind: mountplan.MaskFile, Path: used}},
 	}
-	first, err := g.NewSession()
+	first, err := g.Begin(here)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +161,7 @@ func TestPlaceholdersGoWhenTheLastSessionEnds(t *testing.T) {
 		t.Fatal(made, err)
 	}
 	// The second session finds them there and plans none.
-	second, _ := g.NewSession()
+	second, _ := g.Begin(here)
 	made, err = g.Claim(nil, second, here, &mountplan.Plan{Mounts: plan.Mounts})
 	if err != nil || len(made) != 4 {
 		t.Fatalf("the second session claims %v, %v", made, err)
@@ -183,7 +198,7 @@ func TestPlaceholdersOfAKilledLaunchAreSwept(t *testing.T) {
 	u := testUser(t)
 	g := primary(t, u)
 	here, _ := Place()
-	id, _ := g.NewSession()
+	id, _ := g.Begin(here)
 	if _, err := g.Claim(nil, id, here, &mountplan.Plan{Make: []mountplan.Placeholder{{Path: u.Home + "/m"}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +229,7 @@ func TestClaimKeepsWhatTheUserMadeMeanwhile(t *testing.T) {
 	if err := os.WriteFile(p, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	id, _ := g.NewSession()
+	id, _ := g.Begin(here)
 	made, err := g.Claim(nil, id, here, &mountplan.Plan{Make: []mountplan.Placeholder{{Path: p}}})
 	if err != nil || len(made) != 0 {
 		t.Fatal(made, err)
@@ -231,7 +246,7 @@ func TestPlaceholderFollowsNoLink(t *testing.T) {
 	here, _ := Place()
 	os.Mkdir(u.Home+"/real", 0o700)
 	os.Symlink("real", u.Home+"/link")
-	id, _ := g.NewSession()
+	id, _ := g.Begin(here)
 	if _, err := g.Claim(nil, id, here, &mountplan.Plan{Make: []mountplan.Placeholder{{Path: u.Home + "/link/x"}}}); err == nil {
 		t.Error("made through a link")
 	}
@@ -291,7 +306,8 @@ func TestARecordOfAnotherNameIsNotActedOn(t *testing.T) {
 func TestMarkerHoldsOffASecondReload(t *testing.T) {
 	u := testUser(t)
 	g := primary(t, u)
-	id, err := g.NewSession()
+	here, _ := Place()
+	id, err := g.Begin(here)
 	if err != nil {
 		t.Fatal(err)
 	}
