@@ -160,11 +160,10 @@ func (g *Registry) claim(others []*Registry, id string, c claims, plan *mountpla
 			}
 		}
 	}
-	if !slices.Equal(made, c.made) { // else Begin or an earlier claim has journalled it
-		c.made = made
-		if err := g.ReplaceData(id, journal, c.marshal()); err != nil {
-			return nil, err
-		}
+	c.made = made
+	// Also where it says nothing new: it fails where the session has ended meanwhile.
+	if err := g.ReplaceData(id, journal, c.marshal()); err != nil {
+		return nil, err
 	}
 	for i, p := range plan.Make {
 		err := makePlaceholder(p)
