@@ -61,8 +61,9 @@ func Start(env []string, path string, args ...string) (*Process, error) {
 	// before that, it would not be continued with it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	mask := sys.SetSigMask(sys.StopSignals)
+	mask := sys.SetSigMask(sys.AllSignals())
 	defer sys.SetSigMask(mask)
+	sys.SetSigMask(mask | sys.StopSignals)
 	pid, err := syscall.ForkExec(path, append([]string{path}, args...), &syscall.ProcAttr{
 		Dir:   "/", // it must not keep the caller's file system busy
 		Env:   env,

@@ -17,6 +17,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -179,6 +180,7 @@ type supervisor struct {
 	pidfd   int
 	stopped atomic.Bool
 	stops   atomic.Uint32 // how often the command has stopped
+	taking  sync.Mutex    // held while a stop is taken from the kernel and counted
 }
 
 // start forks the command from a thread of its own, which takes the rules of
@@ -306,8 +308,17 @@ func (s *supervisor) wait() int {
 		who = -1
 	}
 	for {
+		if err := sys.AwaitChild(who); err != nil {
+			return fail(err)
+		}
 		var ws syscall.WaitStatus
-		pid, err := syscall.Wait4(who, &ws, syscall.WUNTRACED|syscall.WCONTINUED, nil)
+		s.taking.Lock()
+		pid, err := syscall.Wait4(who, &ws, syscall.WUNTRACED|syscall.WCONTINUED|syscall.WNOHANG, nil)
+		if err == nil && pid == s.pid && ws.Stopped() {
+			s.stopped.Store(true)
+			s.stops.Add(1)
+		}
+		s.taking.Unlock()
 		switch {
 		case err == syscall.EINTR || err == nil && pid != s.pid:
 		case err != nil:
@@ -317,8 +328,6 @@ func (s *supervisor) wait() int {
 		case ws.Signaled():
 			return cli.SignalBase + int(ws.Signal())
 		case ws.Stopped():
-			s.stopped.Store(true)
-			s.stops.Add(1)
 			sys.Send(fdControl, []byte{Stopped, byte(ws.StopSignal())})
 		case ws.Continued():
 			s.stopped.Store(false)
@@ -343,7 +352,7 @@ func (s *supervisor) listen() {
 		switch {
 		case m.Data[0] == Forward && len(m.Data) == 3:
 			sig := syscall.Signal(m.Data[1])
-			if sig == syscall.SIGTSTP && byte(s.stops.Load()) != m.Data[2] {
+			if sig == syscall.SIGTSTP && !s.toldOf(m.Data[2]) {
 				continue // it has done its work
 			}
 			// Sent to the whole process group, it has reached this process
@@ -359,8 +368,9 @@ func (s *supervisor) listen() {
 				s.signal(sig)
 			}
 			seen &^= sys.Set(sig)
-		case m.Data[0] == Resume && len(m.Data) == 2 && byte(s.stops.Load()) == m.Data[1] && s.isStopped():
-			// Not where it was continued and has stopped once more since.
+		case m.Data[0] == Resume && len(m.Data) == 2 && s.isStopped() && s.toldOf(m.Data[1]):
+			// Not where it was continued and has stopped once more since: asked in this
+			// order, that may come between the two questions.
 			// A command in a group of its own did not get the shell's SIGCONT.
 			if pgid, err := syscall.Getpgid(s.pid); err == nil && pgid == s.pid {
 				syscall.Kill(-pgid, syscall.SIGCONT)
@@ -369,6 +379,14 @@ func (s *supervisor) listen() {
 			}
 		}
 	}
+}
+
+// toldOf says whether the launcher, which knows of n stops, knows of the last one: the
+// command may have stopped again, and nobody here have taken that from the kernel yet.
+func (s *supervisor) toldOf(n byte) bool {
+	s.taking.Lock()
+	defer s.taking.Unlock()
+	return byte(s.stops.Load()) == n && !sys.ChildStopped(s.pid)
 }
 
 func (s *supervisor) signal(sig syscall.Signal) { sys.PidfdSend(s.pidfd, sig) }

@@ -325,3 +325,26 @@ func WaitChild(pid int) (ws syscall.WaitStatus, ok bool) {
 	_, err := retry(func() (int, error) { return syscall.Wait4(pid, &ws, 0, nil) })
 	return ws, err == nil
 }
+
+// AwaitChild waits until wait4(2) has something to tell of the child, or with -1 of any:
+// its end, a stop, that it goes on. It stays to be told.
+func AwaitChild(pid int) error {
+	kind, id := unix.P_PID, pid
+	if pid == -1 {
+		kind, id = unix.P_ALL, 0
+	}
+	_, err := retry(func() (int, error) {
+		return 0, unix.Waitid(kind, id, nil, unix.WEXITED|unix.WSTOPPED|unix.WCONTINUED|unix.WNOWAIT, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("waitid: %w", err)
+	}
+	return nil
+}
+
+// ChildStopped says whether a child has stopped, and wait4(2) has not told of it yet.
+func ChildStopped(pid int) bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WNOWAIT|unix.WNOHANG, nil)
+	return err == nil && info.Signo != 0
+}
