@@ -53,22 +53,21 @@ func bare(b *testing.B, u *harness.User) func() *exec.Cmd {
 	return withDescriptors(b, u, append(slices.Clone(args[:end+1]), "true"))
 }
 
-// floor is a launch by the least that two Go programs around bwrap can do: those in
+// floor is a launch by the least that two Go programs around bwrap can do: that in
 // folder floor, in the places of launcher and supervisor.
 func floor(b *testing.B, u *harness.User) func() *exec.Cmd {
 	b.Helper()
-	for _, name := range []string{"launcher", "supervisor"} {
-		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -E agent-sandbox/internal/quickstart.entry", "-o", filepath.Join(u.Home, "floor", name), "./test/bench/floor/"+name)
-		build.Dir, build.Env = harness.Root(), append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			b.Fatalf("%v: %s", err, out)
-		}
+	bin := filepath.Join(u.Home, "floor/floor")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -E agent-sandbox/internal/quickstart.entry", "-o", bin, "./test/bench/floor")
+	build.Dir, build.Env = harness.Root(), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
 	}
 	args := arguments(b, u)
 	at := slices.Index(args, sandboxinit.Path) - 1
-	args[at] = filepath.Join(u.Home, "floor/supervisor")
+	args[at] = bin
 	u.Write(filepath.Join(u.Home, "floor/args"), strings.Join(append(args[:slices.Index(args, "--")+1], sandboxinit.Path, "/usr/bin/true"), "\x00"))
-	return withDescriptors(b, u, []string{filepath.Join(u.Home, "floor/launcher"), filepath.Join(u.Home, "floor/args")})
+	return withDescriptors(b, u, []string{bin, filepath.Join(u.Home, "floor/args")})
 }
 
 // arguments are those of a dry run, with files where the session's would lie.
